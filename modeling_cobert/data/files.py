@@ -1,0 +1,45 @@
+"""Files that are either whole or not there: written beside their final name, synced, then renamed."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+
+@contextmanager
+def atomic_open(path: str | os.PathLike, mode: str = "w") -> Iterator[IO]:
+    """
+    Opens `path` for writing so that no reader, crash or full disk ever sees half of it.
+
+    Args:
+        path (`str` or `os.PathLike`): the final name; missing parent folders are made.
+        mode (`str`, *optional*, defaults to `"w"`): `"w"` (UTF-8 text, `\\n` line ends) or `"wb"`.
+
+    Example:
+
+    ```python
+    >>> with atomic_open("runs/bm25.trec") as file:
+    ...     file.write("1 Q0 d1 1 2.5 bm25\\n")
+    ```
+    """
+    if mode not in ("w", "wb"):
+        raise ValueError(f"atomic_open writes whole files: mode must be 'w' or 'wb', got {mode!r}")
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = {} if mode == "wb" else {"encoding": "utf-8", "newline": "\n"}
+    handle = tempfile.NamedTemporaryFile(mode, dir=path.parent, prefix=f".{path.name}.", suffix=".tmp", delete=False, **text)
+    try:
+        with handle:
+            yield handle
+            handle.flush()
+            os.fsync(handle.fileno())
+        # NamedTemporaryFile makes private files; the result gets the permissions that open() would have given it.
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(handle.name, 0o666 & ~umask)
+        os.replace(handle.name, path)
+    except BaseException:
+        Path(handle.name).unlink(missing_ok=True)
+        raise

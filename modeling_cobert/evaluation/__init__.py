@@ -1,0 +1,1 @@
+"""Measures, significance, cost and reports."""

@@ -1,0 +1,1 @@
+"""What training adds to Hugging Face's Trainer."""

@@ -1,0 +1,23 @@
+"""Settings that must be made before the first import of torch, and fixtures that many tests share."""
+
+import os
+
+# Some virtual CPUs advertise AMX and cannot run it: a bf16 matmul would die with SIGILL.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+from pathlib import Path  # noqa: E402
+
+import pytest  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real test collections, where there is one."""
+    folder = ROOT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("no folder of real collections beside the project")
+    return folder
