@@ -116,13 +116,13 @@ class PairTokenizer:
         self, documents: Sequence[str | Mapping], passage_words: int, passage_overlap: int, passage_title: bool = False
     ) -> list[CutDocument]:
         """
-        Cuts documents into overlapping passages; an empty one is one empty passage, since it must be ranked all the same.
+        Cuts documents into overlapping passages; an empty one is one empty passage, since it must be ranked as well.
 
         Args:
             documents (`list[str | dict]`): texts, or dicts with `text` and perhaps `title`.
             passage_words, passage_overlap (`int`): words of a passage, and words that neighbours share.
-            passage_title (`bool`, *optional*, defaults to `False`): whether the title stands before every passage; else
-                it is the beginning of the text.
+            passage_title (`bool`, *optional*, defaults to `False`): whether the title stands before every passage;
+                else it is the beginning of the text.
         """
         parts = [split_document(document, position) for position, document in enumerate(documents)]
         titles = [title if passage_title else "" for title, _ in parts]
@@ -144,8 +144,8 @@ class PairTokenizer:
         room = self.max_length - self.num_special - 1
         if len(ids) > room:
             raise ValueError(
-                f"the query has {len(ids)} tokens, but a window of {self.max_length} has room for {room} beside a passage: "
-                f"shorten the query ({query[:60]!r}...) or use a model with a larger max_length"
+                f"the query has {len(ids)} tokens, but a window of {self.max_length} has room for {room} beside a "
+                f"passage: shorten the query ({query[:60]!r}...) or use a model with a larger max_length"
             )
         return ids
 
