@@ -103,7 +103,7 @@ class DemoCollection:
         return dict(self._queries)
 
     def qrels(self, split: str | None = None) -> dict[str, dict[str, int]]:
-        """Query id to document id to grade: 2 answers the query, 1 helps, 0 was read and does not."""
+        """Query id to document id to grade: 2 answers the query, 1 helps, 0 does not."""
         if split is not None:
             raise ValueError(f"the demo collection has no splits, so no {split!r}; make folds of its queries")
         return {query_id: dict(grades) for query_id, grades in self._qrels.items()}

@@ -47,7 +47,7 @@ def test_every_query_is_judged_with_grades_of_0_to_2_and_has_an_answer(demo):
         assert 2 in grades.values(), query_id
         assert 0 in grades.values(), query_id
     counts = Counter(grade for grades in qrels.values() for grade in grades.values())
-    # A judgment is a grade given by a person: none was lost and none appeared, except that else and if are one text.
+    # No stored judgment was lost and none appeared, except that else and if are one text.
     stored = Counter(grade for query in STORED["queries"] for key, grade in query["judgments"].items() if key != "if")
     assert counts == stored
     assert sum(sum(grade > 0 for grade in grades.values()) > 1 for grades in qrels.values()) >= 30
