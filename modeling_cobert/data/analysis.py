@@ -1,13 +1,14 @@
 """From text to index terms, as Terrier and as Anserini do it: tokenise, drop stop words, stem.
 
-`terrier`: runs of ASCII letters and digits, lower-cased; a token longer than 20 characters, with more than 4 digits or with
-more than 3 equal characters in a row is dropped (Terrier's EnglishTokeniser); its stop list of 733 words; Porter's stemmer.
+`terrier`: runs of ASCII letters and digits, lower-cased; a token longer than 20 characters, with more than 4 digits
+or with more than 3 equal characters in a row is dropped (Terrier's EnglishTokeniser); Terrier's stop list of 733
+words; Porter's stemmer.
 
-`anserini`: words by Unicode's rules (UAX #29, as Lucene's StandardTokenizer), lower-cased, a final 's removed, Lucene's 33
-stop words, Porter's stemmer.
+`anserini`: words by Unicode's rules (UAX #29, as Lucene's StandardTokenizer), lower-cased, a final 's removed,
+Lucene's 33 stop words, Porter's stemmer.
 
-Both stem with Snowball's `porter`; `english` is Porter 2, which PISA uses. Neither tokeniser looks across white space. So a
-text is first cut into *chunks* by cheap string operations, and only a chunk that was never seen before is analysed.
+Both stem with Snowball's `porter`; `english` is Porter 2, which PISA uses. Neither tokeniser looks across white space.
+So a text is first cut into *chunks* by cheap string operations, and only a chunk never seen before is analysed.
 """
 
 import json
@@ -58,6 +59,8 @@ class Analyzer:
         name (`str`, *optional*, defaults to `"terrier"`): `"terrier"` or `"anserini"`; see the module's first lines.
         stemmer (`str`, *optional*, defaults to `"porter"`): `"porter"`, `"english"` (Porter 2) or `"none"`.
         stopwords (`str`, *optional*): `"terrier"`, `"lucene"`, `"none"` or a file; by default the analyzer's own.
+        index_stopwords (`bool`, *optional*, defaults to `False`): drop stop words from queries only, as PISA does, so
+            that they count in the length of a document.
 
     Example:
 
@@ -67,23 +70,32 @@ class Analyzer:
     ```
     """
 
-    def __init__(self, name: str = "terrier", stemmer: str = "porter", stopwords: str | os.PathLike | None = None):
+    def __init__(
+        self,
+        name: str = "terrier",
+        stemmer: str = "porter",
+        stopwords: str | os.PathLike | None = None,
+        index_stopwords: bool = False,
+    ):
         if name not in ANALYZERS:
             raise ValueError(f"analyzer must be one of {', '.join(ANALYZERS)}, got {name!r}")
         if stemmer not in STEMMERS:
             raise ValueError(f"stemmer must be one of {', '.join(STEMMERS)}, got {stemmer!r}")
         self.name = name
         self.stopwords = load_stopwords(stopwords or {"terrier": "terrier", "anserini": "lucene"}[name])
+        self.index_stopwords = index_stopwords
         self._stem = _make_stemmer(stemmer)
         self.chunks = _terrier_chunks if name == "terrier" else _standard_chunks
         self._tokens = _terrier_tokens if name == "terrier" else _standard_tokens
 
-    def terms(self, chunk: str) -> list[str]:
+    def terms(self, chunk: str, in_query: bool = False) -> list[str]:
         """The terms of one of `self.chunks(text)`."""
-        return [self._stem(token) for token in self._tokens(chunk) if token not in self.stopwords]
+        stopwords = self.stopwords if in_query or not self.index_stopwords else ()
+        return [self._stem(token) for token in self._tokens(chunk) if token not in stopwords]
 
-    def __call__(self, text: str) -> list[str]:
-        return [term for chunk in self.chunks(text) for term in self.terms(chunk)]
+    def __call__(self, text: str, in_query: bool = False) -> list[str]:
+        """The terms of a whole text, a document's or a query's."""
+        return [term for chunk in self.chunks(text) for term in self.terms(chunk, in_query)]
 
 
 @cache
@@ -99,7 +111,9 @@ def _make_stemmer(name: str) -> Callable[[str], str]:
 
 def _terrier_chunks(text: str) -> list[str]:
     if not text.isascii():
-        text = text.encode("ascii", "replace").decode("ascii")  # "?" is a separator like every other non-ASCII character
+        text = text.encode("ascii", "replace").decode(
+            "ascii"
+        )  # "?" is a separator like every other non-ASCII character
     return text.translate(_TERRIER_TABLE).split()
 
 
@@ -117,5 +131,7 @@ def _standard_tokens(chunk: str) -> list[str]:
     tokens = []
     for word in _STANDARD_WORD.findall(chunk):
         word = word[:-2] if word.endswith(_POSSESSIVE) else word
-        tokens.extend(word[start : start + _MAX_STANDARD_LENGTH] for start in range(0, len(word), _MAX_STANDARD_LENGTH))
+        tokens.extend(
+            word[start : start + _MAX_STANDARD_LENGTH] for start in range(0, len(word), _MAX_STANDARD_LENGTH)
+        )
     return tokens

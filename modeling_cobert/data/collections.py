@@ -148,8 +148,8 @@ def read_folds(path: str | os.PathLike) -> list[Fold]:
     Reads cross-validation folds from JSON, in any of the shapes that are about, into a list of [`Fold`].
 
     The shapes: `{"1": {"train": [...], "dev": [...], "test": [...]}, ...}` (`validation` is another word for `dev`);
-    `{"s1": {"train_qids": [...], "predict": {"dev": [...], "test": [...]}}, ...}`; or a list of lists of query ids: fold
-    i tests on list i, validates on the next one (round robin) and trains on the others.
+    `{"s1": {"train_qids": [...], "predict": {"dev": [...], "test": [...]}}, ...}`; or a list of lists of query ids:
+    fold i tests on list i, validates on the next one (round robin) and trains on the others.
     """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))

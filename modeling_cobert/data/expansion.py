@@ -1,4 +1,4 @@
-"""Query expansion from the top documents of a first ranking: RM3 as in Anserini, Rocchio with KL weights as in Terrier.
+"""Query expansion from the top documents of a first ranking: RM3 as in Anserini, Rocchio-KL as in Terrier.
 
 Both take a query as `{term: weight}` over the columns of an [`Index`] and return another such query.
 """
@@ -25,9 +25,9 @@ def rm3(
     """
     The relevance model RM3 (Lavrenko and Croft 2001; Abdul-Jaleel et al., TREC 2004) with Anserini's choices.
 
-    p(t|R) is proportional to the sum over the feedback documents d of score(d) * tf(t, d) / sum_t' tf(t', d). Each document
-    is first reduced to its `terms` most frequent candidates, then the sum to its `terms` heaviest, scaled to sum one, and
-    mixed with the query, also scaled to sum one.
+    p(t|R) is proportional to the sum over the feedback documents d of score(d) * tf(t, d) / sum_t' tf(t', d). Each
+    document is first reduced to its `terms` most frequent candidates, then the sum to its `terms` heaviest, scaled to
+    sum one, and mixed with the query, also scaled to sum one.
 
     Args:
         index (`Index`): the collection.
@@ -36,8 +36,8 @@ def rm3(
         scores (`Sequence[float]`): their scores in the first ranking.
         terms (`int`, *optional*, defaults to 10): how many terms the model keeps.
         original_weight (`float`, *optional*, defaults to 0.5): the query's share in the mixture.
-        max_doc_share (`float`, *optional*, defaults to 0.1): a term in more than this share of the documents, or not of 2
-            to 20 ASCII letters and digits, is no candidate.
+        max_doc_share (`float`, *optional*, defaults to 0.1): a term in more than this share of the documents, or not
+            of 2 to 20 ASCII letters and digits, is no candidate.
     """
     model: dict[int, float] = {}
     for row, score in zip(rows, scores, strict=True):
@@ -72,10 +72,10 @@ def rocchio_kl(
     """
     Rocchio's expansion with Kullback-Leibler term weights (Carpineto et al. 2001; Amati's thesis 2003, ch. 7).
 
-    The feedback documents are one bag of l_x terms. A term with frequency tf_x in it and F in the collection of l terms weighs
-    w(t) = p_x log2(p_x / p_c), with p_x = tf_x / l_x and p_c = F / l, and nothing where p_x < p_c. The new query is
-    qtf / max qtf + w(t) / w_max, where the parameter-free w_max = tf_x(t*) log2(l / l_x) / l_x is the most that the heaviest
-    term t* could have weighed.
+    The feedback documents are one bag of l_x terms. A term with frequency tf_x in it and F in the collection of l
+    terms weighs w(t) = p_x log2(p_x / p_c), with p_x = tf_x / l_x and p_c = F / l, and nothing where p_x < p_c. The
+    new query is qtf / max qtf + w(t) / w_max, where the parameter-free w_max = tf_x(t*) log2(l / l_x) / l_x is the
+    most that the heaviest term t* could have weighed.
 
     Args:
         index (`Index`): the collection.
@@ -114,7 +114,7 @@ def rocchio_kl(
 
 
 def _heaviest(index: Index, weights: Mapping[int, float], count: int) -> dict[int, float]:
-    """The `count` heaviest terms, heaviest first; ties in alphabetical order, so that the result is always the same."""
+    """The `count` heaviest terms, heaviest first; ties in alphabetical order, the same every time."""
     order = sorted(weights, key=lambda term: (-weights[term], index.vocabulary[term]))
     return {term: weights[term] for term in order[:count]}
 

@@ -4,10 +4,11 @@ Every document that holds a query term is scored exactly, and the order is trec_
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from tqdm.auto import tqdm
 
 from .analysis import Analyzer
 from .expansion import rm3, rocchio_kl
@@ -32,8 +33,8 @@ class FirstStage:
         k3 (`float`, *optional*): BM25's saturation of query term frequency (Terrier's is 8); by default none.
         idf (`str`, *optional*, defaults to `"lucene"`): `"lucene"`, ln(1 + (N - n + 0.5) / (n + 0.5)), which is never
             negative, or `"robertson"`, ln((N - n + 0.5) / (n + 0.5)), which Terrier uses.
-        feedback_docs (`int`, *optional*): documents that expansion looks at; by default 10 for RM3 (Anserini) and 3 for
-            KL (Terrier).
+        feedback_docs (`int`, *optional*): documents that expansion looks at; by default 10 for RM3 (Anserini) and 3
+            for KL (Terrier).
         feedback_terms (`int`, *optional*, defaults to 10): terms that expansion keeps.
         original_weight (`float`, *optional*, defaults to 0.5): the query's share in RM3.
         beta (`float`, *optional*): Rocchio's beta for KL; by default Terrier's parameter-free form.
@@ -45,7 +46,7 @@ class FirstStage:
     >>> from modeling_cobert.data.index import build_index
     >>> collection = open_collection("data/cranfield")
     >>> stage = FirstStage("dph+kl")
-    >>> index = build_index(collection.documents(), stage.default_analyzer())
+    >>> index = build_index(collection.documents(), Analyzer(stage.default_analyzer))
     >>> ranking = stage.rank(index, "wings in a slipstream", k=1000)
     ```
     """
@@ -80,9 +81,10 @@ class FirstStage:
             if not holds:
                 raise ValueError(message)
 
-    def default_analyzer(self) -> Analyzer:
-        """The analysis of the system that the model's parameters come from: Terrier's for DPH, Anserini's for BM25."""
-        return Analyzer("terrier" if self.model.startswith("dph") else "anserini")
+    @property
+    def default_analyzer(self) -> str:
+        """The analyzer of the system that the model's parameters come from: Terrier's for DPH, Anserini's for BM25."""
+        return "terrier" if self.model.startswith("dph") else "anserini"
 
     def rank(self, index: Index, text: str, k: int = 1000) -> dict[str, float]:
         """Returns the k best documents for a query, in trec_eval's order; none if no document holds a term of it."""
@@ -95,7 +97,9 @@ class FirstStage:
         rows, scores = self._top(index, query, k)
         return {index.doc_ids[row]: score for row, score in zip(rows, scores, strict=True)}
 
-    def expand(self, index: Index, query: Mapping[int, float], rows: list[int], scores: list[float]) -> dict[int, float]:
+    def expand(
+        self, index: Index, query: Mapping[int, float], rows: list[int], scores: list[float]
+    ) -> dict[int, float]:
         """Returns the query with the terms that the feedback documents `rows` add to it."""
         if self.model == "bm25+rm3":
             return rm3(index, query, rows, scores, self.feedback_terms, self.original_weight)
@@ -137,7 +141,7 @@ class FirstStage:
     def _dph(self, index: Index, term: int, rows: np.ndarray, frequencies: np.ndarray, weight: float) -> np.ndarray:
         """Amati 2006 (DPH, hypergeometric with Popper's normalisation), as Terrier writes it."""
         lengths = index.doc_lengths[rows]
-        # A document of nothing but this term would give the logarithm of zero; Terrier's relative frequency stops here.
+        # A document of nothing but this term would give the logarithm of zero; Terrier's share stops here.
         share = np.minimum(frequencies / lengths, 0.99999)
         expected = index.collection_frequencies[term] / len(index.doc_ids)
         information = frequencies * np.log2(frequencies * (index.average_length / lengths) / expected)
@@ -151,36 +155,61 @@ class FirstStage:
 def query_terms(index: Index, text: str) -> dict[int, float]:
     """Returns the query's terms that the index knows, each with its frequency in the query."""
     query: dict[int, float] = {}
-    for term in index.analyzer(text):
+    for term in index.analyzer(text, in_query=True):
         number = index.terms.get(term)
         if number is not None:
             query[number] = query.get(number, 0.0) + 1.0
     return query
 
 
+def check_queries(queries: Mapping[str, str], analyzer: Analyzer, skip_missing: bool = False) -> dict[str, str]:
+    """
+    Returns the queries that have at least one term; call it before the work starts.
+
+    Args:
+        queries (`Mapping[str, str]`): query id to text.
+        analyzer (`Analyzer`): what the queries will be analysed with.
+        skip_missing (`bool`, *optional*, defaults to `False`): a query that is empty, or made of stop words, is an
+            error; with this it is left out, and counted in a warning.
+    """
+    empty = [query_id for query_id, text in queries.items() if not analyzer(text, in_query=True)]
+    if empty and not skip_missing:
+        first = empty[0]
+        raise ValueError(
+            f"query {first!r} ({queries[first]!r}) has no terms (stop words do not count), and {len(empty) - 1} more; "
+            "correct them, or skip them with skip_missing"
+        )
+    if empty:
+        logger.warning("%d queries without terms were skipped: %s", len(empty), ", ".join(empty[:10]))
+    return {query_id: text for query_id, text in queries.items() if query_id not in set(empty)}
+
+
 def rank_all(
     stage: FirstStage, index: Index, queries: Mapping[str, str], k: int = 1000, skip_missing: bool = False
-) -> Iterator[tuple[str, dict[str, float]]]:
+) -> dict[str, dict[str, float]]:
     """
-    Yields (query id, ranking) for every query.
+    Ranks the documents of the index for every query.
 
     Args:
         stage (`FirstStage`): the model.
         index (`Index`): the collection.
         queries (`Mapping[str, str]`): query id to text.
         k (`int`, *optional*, defaults to 1000): the most documents per query.
-        skip_missing (`bool`, *optional*, defaults to `False`): a query that is empty, or for which no document is found,
-            is an error; with this it is left out, and counted in a warning at the end.
+        skip_missing (`bool`, *optional*, defaults to `False`): a query for which no document is found is an error;
+            with this it is left out, and counted in a warning.
+
+    Returns:
+        `dict[str, dict[str, float]]`: query id to document id to score, both in order.
     """
-    skipped = []
-    for query_id, text in queries.items():
-        ranking = stage.rank(index, text, k)
-        if ranking:
-            yield query_id, ranking
-            continue
-        reason = "no document holds any of its terms" if index.analyzer(text) else "it has no terms; stop words do not count"
-        if not skip_missing:
-            raise ValueError(f"query {query_id!r} ({text!r}): {reason}; correct it, or skip such queries")
-        skipped.append(query_id)
-    if skipped:
-        logger.warning("%d queries without any document were skipped: %s", len(skipped), ", ".join(skipped[:10]))
+    queries = check_queries(queries, index.analyzer, skip_missing)
+    unknown = [query_id for query_id, text in queries.items() if not query_terms(index, text)]
+    if unknown and not skip_missing:
+        raise ValueError(
+            f"query {unknown[0]!r} ({queries[unknown[0]]!r}): no document holds any of its terms, and "
+            f"{len(unknown) - 1} more; correct them, or skip them with skip_missing"
+        )
+    if unknown:
+        logger.warning("%d queries that match no document were skipped: %s", len(unknown), ", ".join(unknown[:10]))
+    kept = {query_id: text for query_id, text in queries.items() if query_id not in set(unknown)}
+    progress = tqdm(kept.items(), desc=stage.model, unit=" queries", disable=None)
+    return {query_id: stage.rank(index, text, k) for query_id, text in progress}

@@ -8,6 +8,7 @@ from itertools import chain
 
 import numpy as np
 from scipy import sparse
+from tqdm.auto import tqdm
 
 from .analysis import Analyzer
 from .collections import Document
@@ -113,7 +114,7 @@ def build_index(documents: Iterable[Document], analyzer: Analyzer) -> Index:
             whole.append(part)
 
     batch, characters = [], 0
-    for document in documents:
+    for document in tqdm(documents, desc="indexing", unit=" documents", disable=None):
         doc_ids.append(document.doc_id)
         text = document.full_text
         batch.append(analyzer.chunks(text))
