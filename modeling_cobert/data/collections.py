@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from .folds import Fold, read_folds
 from .trec import numbered_lines, parse_grade, read_qrels
 
 logger = logging.getLogger(__name__)
@@ -26,13 +27,6 @@ _WHITE_SPACE = re.compile(r"\s")
 _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 # The names of splits that are disjoint by custom; other files in qrels/ (train-graded.tsv) are taken when asked for.
 _STANDARD_SPLITS = ("train", "dev", "validation", "test")
-_FOLD_PARTS = {
-    "train": "train",
-    "train_qids": "train",
-    "dev": "validation",
-    "validation": "validation",
-    "test": "test",
-}
 
 
 class Document(NamedTuple):
@@ -46,14 +40,6 @@ class Document(NamedTuple):
     def full_text(self) -> str:
         """Title and text, as a first stage indexes them."""
         return f"{self.title} {self.text}" if self.title else self.text
-
-
-class Fold(NamedTuple):
-    """One fold of a cross-validation: three lists of query ids without overlap."""
-
-    train: list[str]
-    validation: list[str]
-    test: list[str]
 
 
 class Collection(Protocol):
@@ -141,58 +127,6 @@ def read_queries(path: str | os.PathLike) -> dict[str, str]:
     if not queries:
         raise ValueError(f"{path}:1: no queries in the file")
     return queries
-
-
-def read_folds(path: str | os.PathLike) -> list[Fold]:
-    """
-    Reads cross-validation folds from JSON, in any of the shapes that are about, into a list of [`Fold`].
-
-    The shapes: `{"1": {"train": [...], "dev": [...], "test": [...]}, ...}` (`validation` is another word for `dev`);
-    `{"s1": {"train_qids": [...], "predict": {"dev": [...], "test": [...]}}, ...}`; or a list of lists of query ids:
-    fold i tests on list i, validates on the next one (round robin) and trains on the others.
-    """
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}:{getattr(error, 'lineno', 1)}: not JSON in UTF-8 ({error})") from None
-    if isinstance(content, list) and len(content) >= 3:
-        parts = [_query_ids(part, f"{path}: list {number}") for number, part in enumerate(content, start=1)]
-        folds = []
-        for number in range(len(parts)):
-            following = (number + 1) % len(parts)
-            train = [query for i, part in enumerate(parts) if i not in (number, following) for query in part]
-            folds.append(Fold(train, parts[following], parts[number]))
-    elif isinstance(content, dict) and content:
-        folds = [_named_fold(fold, f"{path}: fold {key!r}") for key, fold in content.items()]
-    else:
-        raise ValueError(f"{path}: expected an object of folds, or at least three lists of query ids")
-    for number, fold in enumerate(folds, start=1):
-        every = [query for part in fold for query in part]
-        if len(set(every)) != len(every):
-            twice = next(query for query in every if every.count(query) > 1)
-            raise ValueError(
-                f"{path}: fold {number}: query {twice!r} appears twice; train, validation and test overlap"
-            )
-    return folds
-
-
-def _named_fold(fold: object, where: str) -> Fold:
-    if isinstance(fold, dict) and isinstance(fold.get("predict"), dict):
-        fold = {**fold, **fold["predict"]}
-    if not isinstance(fold, dict):
-        raise ValueError(f"{where}: expected an object with train, dev and test")
-    parts = {
-        _FOLD_PARTS[key]: _query_ids(value, f"{where}: {key}") for key, value in fold.items() if key in _FOLD_PARTS
-    }
-    if len(parts) != 3:
-        raise ValueError(f"{where}: expected train, dev (or validation) and test, found {sorted(fold)}")
-    return Fold(**parts)
-
-
-def _query_ids(value: object, where: str) -> list[str]:
-    if not isinstance(value, list) or not value or not all(isinstance(query, str | int) for query in value):
-        raise ValueError(f"{where}: expected a non-empty list of query ids")
-    return [str(query) for query in value]
 
 
 def _check_id(identifier: object, where: str) -> str:

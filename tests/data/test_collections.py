@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from modeling_cobert.data.collections import Document, Fold, open_collection, read_folds, read_queries
+from modeling_cobert.data.collections import Document, open_collection, read_queries
 
 DOCUMENTS = {
     "d1": Document("d1", "Apples", "red and green"),
@@ -229,39 +229,6 @@ def test_names(tmp_path):
         open_collection("irds:vaswani", split="test")
 
 
-def test_folds(tmp_path):
-    path = tmp_path / "folds.json"
-    expected = [Fold(["c"], ["b"], ["a"]), Fold(["a"], ["c"], ["b"]), Fold(["b"], ["a"], ["c"])]
-    for content in (
-        {str(i): {"train": f.train, "dev": f.validation, "test": f.test} for i, f in enumerate(expected)},
-        {
-            str(i): {"train_qids": f.train, "predict": {"dev": f.validation, "test": f.test}}
-            for i, f in enumerate(expected)
-        },
-        [["a"], ["b"], ["c"]],
-    ):
-        path.write_text(json.dumps(content))
-        assert read_folds(path) == expected
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        ("{", "folds.json:1: not JSON"),
-        ("[]", "at least three"),
-        ("3", "at least three"),
-        ('{"1": {"train": ["a"], "dev": ["b"]}}', "fold '1': expected train, dev"),
-        ('{"1": {"train": ["a"], "dev": ["b"], "test": ["a"]}}', "'a' appears twice"),
-        ('{"1": {"train": [], "dev": ["b"], "test": ["a"]}}', "fold '1': train: expected a non-empty list"),
-        ('[["a"], ["b"], [["c"]]]', "list 3: expected"),
-    ],
-)
-def test_bad_folds(tmp_path, content, reason):
-    (tmp_path / "folds.json").write_text(content)
-    with pytest.raises(ValueError, match=reason):
-        read_folds(tmp_path / "folds.json")
-
-
 @pytest.mark.parametrize(
     ("name", "documents", "queries", "judged"),
     [("cranfield", 1400, 225, 225), ("vaswani", 11429, 93, 93), ("time", 423, 83, 83), ("cacm", 3204, 64, 52)],
@@ -280,5 +247,3 @@ def test_real_trec_files(shared_data):
     collection = open_collection(shared_data / "trec-robust04")
     assert len(collection.queries()) == 250 and len(collection.qrels()) == 249
     assert {len(part) for fold in collection.folds() for part in (fold.validation, fold.test)} == {50}
-    for path in (shared_data / "trec-robust04").glob("folds.*.json"):
-        assert len(read_folds(path)) == 5
