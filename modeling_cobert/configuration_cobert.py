@@ -1,0 +1,216 @@
+"""Co-BERT's configuration: three BertConfigs and how documents are cut, grouped and scored."""
+
+import copy
+from typing import Literal
+
+from huggingface_hub.dataclasses import strict
+from transformers import BertConfig, PreTrainedConfig
+from transformers.configuration_utils import SubConfigSpec
+
+
+@strict
+class CoBertConfig(PreTrainedConfig):
+    r"""
+    Configuration of a [`CoBertForGroupwiseRanking`]. The defaults are the paper's; an ablation is a field.
+
+    Args:
+        encoder_config (`BertConfig` or `dict`, *optional*):
+            The cross-encoder that reads `[CLS] query [SEP] passage [SEP]`; BERT-Base by default.
+        calibrator_config (`BertConfig` or `dict`, *optional*):
+            The BERT that reads (prototype, candidate) pairs of vectors. By default as wide as the encoder, 2 layers.
+        scorer_config (`BertConfig` or `dict`, *optional*):
+            The BERT that reads the vectors of a group. By default as wide as the encoder, 4 layers. Neither of the
+            two reads words: their vocabulary, position and token type tables are cut down to the rows in use.
+        num_prototypes (`int`, *optional*, defaults to 4):
+            m, the number of feedback documents that calibrate every candidate.
+        group_size (`int`, *optional*, defaults to 60):
+            n, the number of candidates that are scored jointly.
+        group_overlap (`int`, *optional*, defaults to 4):
+            o, the number of documents that neighbouring groups share.
+        max_length (`int`, *optional*, defaults to 256):
+            The most tokens of a query-passage pair. Only the passage is ever truncated.
+        passage_words (`int`, *optional*, defaults to 150):
+            The words of a passage.
+        passage_overlap (`int`, *optional*, defaults to 75):
+            The words that neighbouring passages share.
+        passage_title (`bool`, *optional*, defaults to `False`):
+            Whether a document's title stands before every passage, not only before the first one.
+        use_calibrator (`bool`, *optional*, defaults to `True`):
+            `False` leaves out prototypes and calibrator: candidates are scored as the encoder left them.
+        use_scorer (`bool`, *optional*, defaults to `True`):
+            `False` puts the head on each (calibrated) vector alone. Without both parts this is BERT-Base.
+        use_residual (`bool`, *optional*, defaults to `True`):
+            Whether a candidate's vector is averaged with its calibrated one.
+        encoder_pooling (`str`, *optional*, defaults to `"cls"`):
+            What stands for a pair: the raw `[CLS]` vector (`"cls"`, the paper) or BERT's pooler over it (`"pooler"`, the
+            authors' release, and what the head of a BERT cross-encoder was trained on).
+        scorer_positions (`bool`, *optional*, defaults to `False`):
+            Whether the scorer sees where in its group a document stands, as in the authors' release.
+        mark_overlap (`bool`, *optional*, defaults to `False`):
+            Whether the first `group_overlap` documents of a group carry token type 1, as in the authors' release.
+        overlap_merge (`str`, *optional*, defaults to `"max"`):
+            The score of a document in two groups: `"max"`, `"mean"`, `"first"` or `"last"`.
+        selector (`str`, *optional*, defaults to `"lexical"`):
+            What picks the passage that stands for a document, and the prototypes: `"self"` (the model's own encoder
+            and W_t), `"lexical"` (BM25 on passages), `"first-stage"` (first passage, given order), or the Hub id or
+            folder of a cross-encoder (the paper's way) or bi-encoder.
+        loss (`str`, *optional*, defaults to `"pointwise"`):
+            `"pointwise"` (the paper), `"listwise"`, `"ranknet"` or `"lambda"`.
+
+    Example:
+
+    ```python
+    >>> from modeling_cobert import CoBertConfig
+
+    >>> config = CoBertConfig(group_size=28)
+    >>> config.encoder_config.num_hidden_layers, config.calibrator_config.num_hidden_layers, config.num_prototypes
+    (12, 2, 4)
+    ```"""
+
+    model_type = "cobert"
+    sub_configs_defaults = {
+        "encoder_config": SubConfigSpec(BertConfig),
+        "calibrator_config": SubConfigSpec(BertConfig, init_kwargs={"num_hidden_layers": 2}),
+        "scorer_config": SubConfigSpec(BertConfig, init_kwargs={"num_hidden_layers": 4}),
+    }
+
+    encoder_config: dict | PreTrainedConfig | None = None
+    calibrator_config: dict | PreTrainedConfig | None = None
+    scorer_config: dict | PreTrainedConfig | None = None
+    num_prototypes: int = 4
+    group_size: int = 60
+    group_overlap: int = 4
+    max_length: int = 256
+    passage_words: int = 150
+    passage_overlap: int = 75
+    passage_title: bool = False
+    use_calibrator: bool = True
+    use_scorer: bool = True
+    use_residual: bool = True
+    encoder_pooling: Literal["cls", "pooler"] = "cls"
+    scorer_positions: bool = False
+    mark_overlap: bool = False
+    overlap_merge: Literal["max", "mean", "first", "last"] = "max"
+    selector: str = "lexical"
+    loss: Literal["pointwise", "listwise", "ranknet", "lambda"] = "pointwise"
+    pad_token_id: int | None = 0
+    custom_pipelines: dict | None = None
+
+    def __post_init__(self, **kwargs):
+        # A model mutates the configs that it is built from, so none of them is shared with the caller.
+        for name in self.sub_configs_defaults:
+            setattr(self, name, copy.deepcopy(getattr(self, name)))
+        given = {name: getattr(self, name) is not None for name in self.sub_configs_defaults}
+        super().__post_init__(**kwargs)
+        if not given["calibrator_config"]:
+            self.calibrator_config = self._as_wide_as_encoder(num_hidden_layers=2)
+        if not given["scorer_config"]:
+            self.scorer_config = self._as_wide_as_encoder(num_hidden_layers=4)
+        # Both read vectors: a table row that no input reaches would be a dead weight in every checkpoint.
+        _keep_rows(self.calibrator_config, positions=2, token_types=1)
+        _keep_rows(
+            self.scorer_config,
+            positions=self.group_size if self.scorer_positions else 1,
+            token_types=2 if self.mark_overlap else 1,
+        )
+        # Lets pipeline("text-ranking", model=..., trust_remote_code=True) find its code beside the weights.
+        self.custom_pipelines = {
+            "text-ranking": {"impl": "pipeline_cobert.CoBertTextRankingPipeline", "pt": ["AutoModel"], "type": "text"}
+        }
+
+    def _as_wide_as_encoder(self, num_hidden_layers: int) -> BertConfig:
+        shape = {
+            name: getattr(self.encoder_config, name)
+            for name in (
+                "hidden_size",
+                "num_attention_heads",
+                "intermediate_size",
+                "hidden_act",
+                "hidden_dropout_prob",
+                "attention_probs_dropout_prob",
+                "initializer_range",
+                "layer_norm_eps",
+                "_attn_implementation",
+            )
+        }
+        attention = shape.pop("_attn_implementation")
+        return BertConfig(num_hidden_layers=num_hidden_layers, attn_implementation=attention, **shape)
+
+    @property
+    def hidden_size(self) -> int:
+        return self.encoder_config.hidden_size
+
+    def get_text_config(self, *args, **kwargs) -> BertConfig:
+        # Only the encoder has a vocabulary: without this, resized embeddings would not load again.
+        return self.encoder_config
+
+    def validate_parts(self):
+        """The three BERTs fit each other."""
+        parts = {"encoder_config": self.encoder_config}
+        if self.use_calibrator:
+            parts["calibrator_config"] = self.calibrator_config
+        if self.use_scorer:
+            parts["scorer_config"] = self.scorer_config
+        for name, part in parts.items():
+            if part.model_type != "bert":
+                raise ValueError(f"`{name}` must be a BertConfig (model_type 'bert'), found {part.model_type!r}.")
+            if part.is_decoder or part.add_cross_attention:
+                raise ValueError(f"`{name}` is a decoder: set its `is_decoder` and `add_cross_attention` to False.")
+            if part.num_hidden_layers < 1:
+                raise ValueError(f"`{name}.num_hidden_layers` must be at least 1; to leave a part out use `use_*`.")
+            if part.hidden_size != self.encoder_config.hidden_size:
+                raise ValueError(
+                    f"hidden sizes must agree: `{name}.hidden_size` is {part.hidden_size}, but "
+                    f"`encoder_config.hidden_size` is {self.encoder_config.hidden_size}. Set them to the same value, or "
+                    f"leave `{name}` out to get one as wide as the encoder."
+                )
+
+    def validate_groups(self):
+        """Group and feedback sizes make sense."""
+        if self.group_size < 1:
+            raise ValueError(f"`group_size` must be at least 1, got {self.group_size}.")
+        if not 0 <= self.group_overlap < self.group_size:
+            raise ValueError(
+                f"`group_overlap` must be at least 0 and below `group_size`: got an overlap of {self.group_overlap} with "
+                f"groups of {self.group_size}. Lower `group_overlap` or raise `group_size`."
+            )
+        if self.use_calibrator and self.num_prototypes < 1:
+            raise ValueError(
+                f"the calibrator needs at least one prototype, got `num_prototypes={self.num_prototypes}`. Raise it, or "
+                "set `use_calibrator=False`."
+            )
+
+    def validate_lengths(self):
+        """Windows advance, and pairs fit the encoder."""
+        if self.passage_words < 1 or not 0 <= self.passage_overlap < self.passage_words:
+            raise ValueError(
+                f"`passage_overlap` must be at least 0 and below `passage_words`: got an overlap of "
+                f"{self.passage_overlap} with passages of {self.passage_words} words."
+            )
+        longest = self.encoder_config.max_position_embeddings
+        if not 5 <= self.max_length <= longest:
+            raise ValueError(
+                f"`max_length` must be between 5 (three special tokens, one of the query, one of the passage) and the "
+                f"encoder's {longest} positions, got {self.max_length}. Lower `max_length`, or raise "
+                "`encoder_config.max_position_embeddings`."
+            )
+
+    def validate_selector(self):
+        """The named selector can work in this variant."""
+        if not self.selector.strip():
+            raise ValueError("`selector` is empty: use 'self', 'lexical', 'first-stage', a Hub id or a folder.")
+        if self.selector == "self" and self.use_scorer and not self.use_calibrator:
+            raise ValueError(
+                "`selector='self'` needs a relevance head on single passages, and the variant with a scorer but no "
+                "calibrator has none. Use 'lexical', 'first-stage' or a cross-encoder, or set `use_calibrator=True`."
+            )
+
+
+def _keep_rows(config: PreTrainedConfig, positions: int, token_types: int) -> None:
+    config.vocab_size = 1
+    config.pad_token_id = 0
+    config.max_position_embeddings = positions
+    config.type_vocab_size = token_types
+
+
+__all__ = ["CoBertConfig"]

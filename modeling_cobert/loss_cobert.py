@@ -1,0 +1,79 @@
+"""Losses as pure functions (logits, labels, mask) -> scalar; padding is handled once, in `ranking_loss`."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+IGNORE = -100
+
+
+def pointwise(logits: Tensor, grades: Tensor, real: Tensor) -> Tensor:
+    """Cross-entropy of every candidate against relevant / not relevant (Co-BERT, section 3; MacAvaney et al. 2019)."""
+    losses = F.binary_cross_entropy_with_logits(logits, (grades > 0).to(logits.dtype), reduction="none")
+    return _mean(losses, real)
+
+
+def listwise(logits: Tensor, grades: Tensor, real: Tensor) -> Tensor:
+    """Softmax cross-entropy against the grades' share of the group (ListNet's top-one form, Cao et al. 2007)."""
+    log_probabilities = logits.masked_fill(~real, torch.finfo(logits.dtype).min).log_softmax(dim=-1)
+    total = grades.sum(dim=-1)
+    losses = -(grades / total.clamp(min=1).unsqueeze(-1) * log_probabilities.masked_fill(~real, 0.0)).sum(dim=-1)
+    return _mean(losses, total > 0)
+
+
+def ranknet(logits: Tensor, grades: Tensor, real: Tensor) -> Tensor:
+    """Logistic loss of every pair with different grades (RankNet, Burges et al. 2005)."""
+    losses, ordered = _pairs(logits, grades, real)
+    return _mean(losses, ordered)
+
+
+def lambda_(logits: Tensor, grades: Tensor, real: Tensor) -> Tensor:
+    """RankNet with each pair weighted by the nDCG that its swap would change (LambdaRank, Burges 2010; Wang et al. 2018)."""
+    losses, ordered = _pairs(logits, grades, real)
+    order = logits.detach().masked_fill(~real, torch.finfo(logits.dtype).min).argsort(dim=-1, descending=True, stable=True)
+    ranks = order.argsort(dim=-1) + 1  # (groups, documents)
+    discounts = 1 / torch.log2(ranks + 1.0)
+    ideal = (grades.sort(dim=-1, descending=True).values * discounts.sort(dim=-1, descending=True).values).sum(dim=-1)
+    change = (grades.unsqueeze(-1) - grades.unsqueeze(-2)).abs() * (discounts.unsqueeze(-1) - discounts.unsqueeze(-2)).abs()
+    weighted = losses * change / ideal.clamp(min=torch.finfo(logits.dtype).tiny)[:, None, None]
+    return _mean(weighted.masked_fill(~ordered, 0.0).sum(dim=(-2, -1)), ordered.any(dim=-1).any(dim=-1))
+
+
+LOSSES = {"pointwise": pointwise, "listwise": listwise, "ranknet": ranknet, "lambda": lambda_}
+
+
+def ranking_loss(name: str, logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
+    """
+    The loss `name` over the real candidates of all groups; zero, with a gradient of zero, where there is none.
+
+    Args:
+        name (`str`): a key of `LOSSES`.
+        logits (`torch.Tensor` of shape `(groups, documents)`): one relevance logit each.
+        labels (`torch.Tensor` of shape `(groups, documents)`): grades; -100 where there is none. A grade below 0 (TREC's
+            junk pages) counts as 0.
+        mask (`torch.Tensor` of shape `(groups, documents)`, *optional*): true or 1 for real candidates.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> ranking_loss("pointwise", torch.tensor([[0.0, 9.9]]), torch.tensor([[1, -100]]))
+    tensor(0.6931)
+    ```
+    """
+    real = labels != IGNORE
+    if mask is not None:
+        real = real & mask.bool()
+    # In float32 also under autocast and half precision, where a sum over thousands of pairs would lose its digits;
+    # a padded logit is replaced, not multiplied by zero, so that nothing it holds can reach the sum.
+    logits = logits.float().masked_fill(~real, 0.0)
+    return LOSSES[name](logits, labels.clamp(min=0).masked_fill(~real, 0).to(logits.dtype), real)
+
+
+def _pairs(logits: Tensor, grades: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+    ordered = (grades.unsqueeze(-1) > grades.unsqueeze(-2)) & real.unsqueeze(-1) & real.unsqueeze(-2)
+    return F.softplus(logits.unsqueeze(-2) - logits.unsqueeze(-1)), ordered  # (groups, better, worse)
+
+
+def _mean(losses: Tensor, counted: Tensor) -> Tensor:
+    return losses.masked_fill(~counted, 0.0).sum() / counted.sum().clamp(min=1)

@@ -1,0 +1,202 @@
+"""Text -> words -> passages -> token ids -> padded batches, the same for ranking, selection and training."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .grouping_cobert import overlapping_windows
+
+
+@dataclass(frozen=True)
+class TokenizedText:
+    """A text's words and its tokens, made once; any window of words is a slice of it."""
+
+    words: list[str]
+    ids: list[int]
+    starts: list[int]  # starts[i] is word i's first token; one entry more than words
+
+    def tokens(self, start: int, end: int) -> list[int]:
+        return self.ids[self.starts[start] : self.starts[end]]
+
+    def text(self, start: int, end: int) -> str:
+        return " ".join(self.words[start:end])
+
+
+@dataclass(frozen=True)
+class TokenRow:
+    """One sequence for a BERT: its ids, and from where on they are the second segment."""
+
+    ids: list[int]
+    second: int
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def split_document(document: str | Mapping, position: int | None = None) -> tuple[str, str]:
+    """`(title, text)` of a document given as a string or as a dict with `text` and perhaps `title`."""
+    if isinstance(document, str):
+        return "", document
+    where = "a document" if position is None else f"document {position}"
+    if not isinstance(document, Mapping):
+        raise TypeError(f"{where} must be a string or a dict with 'text' and 'title', not {type(document).__name__}")
+    title, text = document.get("title") or "", document.get("text")
+    if not isinstance(text, str) or not isinstance(title, str):
+        raise TypeError(f"{where} must have a string under 'text' (and, if any, under 'title')")
+    return title, text
+
+
+def cut_passages(num_words: int, passage_words: int, passage_overlap: int) -> list[tuple[int, int]]:
+    """Windows of words; an empty document is one empty passage, since it must be ranked all the same."""
+    return overlapping_windows(num_words, passage_words, passage_overlap) or [(0, 0)]
+
+
+class PairTokenizer:
+    """
+    Builds `[CLS] query [SEP] passage [SEP]` rows from texts that were tokenised once.
+
+    Special tokens written out in a text ("[SEP]") are read as plain text, and truncation touches the passage only.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): a fast tokenizer.
+        max_length (`int`): the most tokens of a row.
+    """
+
+    def __init__(self, tokenizer, max_length: int):
+        if not tokenizer.is_fast:
+            raise ValueError(f"{type(tokenizer).__name__} cannot tell where a word's tokens start: use a fast tokenizer")
+        self.tokenizer = tokenizer
+        self.max_length = max_length
+        self.pad_id = tokenizer.pad_token_id or 0
+        # The template is read off the tokenizer itself, so that a cross-encoder that is no BERT works as well.
+        probe = tokenizer("a", "b")
+        (first,), (second,) = ([ids[0]] for ids in tokenizer(["a", "b"], add_special_tokens=False)["input_ids"])
+        ids = probe["input_ids"]
+        at_first, at_second = ids.index(first), len(ids) - 1 - ids[::-1].index(second)
+        self.prefix, self.middle, self.suffix = ids[:at_first], ids[at_first + 1 : at_second], ids[at_second + 1 :]
+        types = probe.get("token_type_ids")
+        self.has_types = types is not None and 1 in types
+
+    def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
+        """Splits each text at white space and tokenises it once, whole."""
+        split = [_encodable(text).split() for text in texts]
+        if not split:
+            return []
+        encoded = self.tokenizer(
+            [" ".join(words) for words in split],
+            add_special_tokens=False,
+            return_offsets_mapping=True,
+            return_attention_mask=False,
+            split_special_tokens=True,
+            verbose=False,
+        )
+        return [
+            TokenizedText(words, ids, _word_starts(words, offsets))
+            for words, ids, offsets in zip(split, encoded["input_ids"], encoded["offset_mapping"], strict=True)
+        ]
+
+    def query(self, query: str) -> list[int]:
+        """A query's tokens; one that leaves no room for a passage is an error, since it must not be cut."""
+        if not isinstance(query, str):
+            raise TypeError(f"a query must be a string, not {type(query).__name__}")
+        ids = self.tokenize([query])[0].ids
+        room = self.max_length - self.num_special - 1
+        if len(ids) > room:
+            raise ValueError(
+                f"the query has {len(ids)} tokens, but a window of {self.max_length} has room for {room} beside a passage: "
+                f"shorten the query ({query[:60]!r}...) or use a model with a larger max_length"
+            )
+        return ids
+
+    @property
+    def num_special(self) -> int:
+        return len(self.prefix) + len(self.middle) + len(self.suffix)
+
+    def pair(self, query_ids: Sequence[int], passage_ids: Sequence[int]) -> TokenRow:
+        """One row; what does not fit of the passage's end is left out."""
+        room = self.max_length - self.num_special - len(query_ids)
+        first = [*self.prefix, *query_ids, *self.middle]
+        ids = [*first, *passage_ids[:room], *self.suffix]
+        return TokenRow(ids, len(first) if self.has_types else len(ids))
+
+    def single(self, ids: Sequence[int]) -> TokenRow:
+        """One row of one text, as a bi-encoder reads it."""
+        room = self.max_length - len(self.prefix) - len(self.suffix)
+        row = [*self.prefix, *ids[:room], *self.suffix]
+        return TokenRow(row, len(row))
+
+    def pad(self, rows: Sequence[TokenRow], device: torch.device | str = "cpu") -> dict[str, Tensor]:
+        """Tensors `(rows, tokens)`, padded on the right to the longest row."""
+        longest = max(len(row) for row in rows)
+        ids = [row.ids + [self.pad_id] * (longest - len(row)) for row in rows]
+        mask = [[1] * len(row) + [0] * (longest - len(row)) for row in rows]
+        batch = {"input_ids": ids, "attention_mask": mask}
+        if self.has_types:
+            batch["token_type_ids"] = [
+                [0] * row.second + [1] * (len(row) - row.second) + [0] * (longest - len(row)) for row in rows
+            ]
+        return {name: torch.tensor(values, device=device) for name, values in batch.items()}
+
+
+def token_batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    """
+    Positions in batches of at most `batch_tokens` tokens after padding, longest rows first, ties in given order.
+
+    A row longer than `batch_tokens` is a batch of its own.
+    """
+    if batch_tokens < 1:
+        raise ValueError(f"batch_tokens must be at least 1, got {batch_tokens}")
+    order = sorted(range(len(lengths)), key=lambda position: -lengths[position])
+    start = 0
+    while start < len(order):
+        count = max(1, batch_tokens // max(1, lengths[order[start]]))
+        yield order[start : start + count]
+        start += count
+
+
+def map_rows(
+    rows: Sequence[TokenRow],
+    pairs: PairTokenizer,
+    function: Callable[..., Tensor],
+    device: torch.device | str,
+    batch_tokens: int,
+    advance: Callable[[int], object] | None = None,
+) -> Tensor:
+    """
+    `function(**batch)` over all rows, each distinct row once, in token-bounded batches; results in the rows' order.
+
+    Args:
+        function (`Callable`): takes `input_ids`, `attention_mask` (and `token_type_ids`), gives one result a row.
+        advance (`Callable`, *optional*): called with the number of rows done after each batch, for a progress bar.
+    """
+    distinct: dict[tuple, int] = {}
+    places = [distinct.setdefault((row.second, *row.ids), len(distinct)) for row in rows]
+    first: list[TokenRow] = [None] * len(distinct)
+    for row, place in zip(rows, places, strict=True):
+        first[place] = row
+    results: list[Tensor] = [None] * len(distinct)
+    for batch in token_batches([len(row) for row in first], batch_tokens):
+        outputs = function(**pairs.pad([first[i] for i in batch], device))
+        for i, output in zip(batch, outputs, strict=True):
+            results[i] = output
+        if advance is not None:
+            advance(len(batch))
+    return torch.stack([results[place] for place in places])
+
+
+def _encodable(text: str) -> str:
+    # Half of a surrogate pair, as broken JSON escapes leave it, is not text that a tokenizer can take.
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _word_starts(words: list[str], offsets: list[tuple[int, int]]) -> list[int]:
+    # A token belongs to the word that its last character lies in (some tokenizers count the space before as theirs).
+    lasts = [max(end - 1, start) for start, end in offsets]
+    starts, position = [], 0
+    for word in words:
+        starts.append(bisect_left(lasts, position))
+        position += len(word) + 1
+    return [*starts, len(lasts)]
