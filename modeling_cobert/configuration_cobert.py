@@ -42,8 +42,8 @@ class CoBertConfig(PreTrainedConfig):
         use_residual (`bool`, *optional*, defaults to `True`):
             Whether a candidate's vector is averaged with its calibrated one.
         encoder_pooling (`str`, *optional*, defaults to `"cls"`):
-            What stands for a pair: the raw `[CLS]` vector (`"cls"`, the paper) or BERT's pooler over it (`"pooler"`, the
-            authors' release, and what the head of a BERT cross-encoder was trained on).
+            What stands for a pair: the raw `[CLS]` vector (`"cls"`, the paper) or BERT's pooler over it (`"pooler"`,
+            the authors' release, and what the head of a BERT cross-encoder was trained on).
         scorer_positions (`bool`, *optional*, defaults to `False`):
             Whether the scorer sees where in its group a document stands, as in the authors' release.
         mark_overlap (`bool`, *optional*, defaults to `False`):
@@ -103,9 +103,9 @@ class CoBertConfig(PreTrainedConfig):
         given = {name: getattr(self, name) is not None for name in self.sub_configs_defaults}
         super().__post_init__(**kwargs)
         if not given["calibrator_config"]:
-            self.calibrator_config = self._as_wide_as_encoder(num_hidden_layers=2)
+            self.calibrator_config = context_config(self.encoder_config, num_hidden_layers=2)
         if not given["scorer_config"]:
-            self.scorer_config = self._as_wide_as_encoder(num_hidden_layers=4)
+            self.scorer_config = context_config(self.encoder_config, num_hidden_layers=4)
         # Both read vectors: a table row that no input reaches would be a dead weight in every checkpoint.
         _keep_rows(self.calibrator_config, positions=2, token_types=1)
         _keep_rows(
@@ -117,24 +117,6 @@ class CoBertConfig(PreTrainedConfig):
         self.custom_pipelines = {
             "text-ranking": {"impl": "pipeline_cobert.CoBertTextRankingPipeline", "pt": ["AutoModel"], "type": "text"}
         }
-
-    def _as_wide_as_encoder(self, num_hidden_layers: int) -> BertConfig:
-        shape = {
-            name: getattr(self.encoder_config, name)
-            for name in (
-                "hidden_size",
-                "num_attention_heads",
-                "intermediate_size",
-                "hidden_act",
-                "hidden_dropout_prob",
-                "attention_probs_dropout_prob",
-                "initializer_range",
-                "layer_norm_eps",
-                "_attn_implementation",
-            )
-        }
-        attention = shape.pop("_attn_implementation")
-        return BertConfig(num_hidden_layers=num_hidden_layers, attn_implementation=attention, **shape)
 
     @property
     def hidden_size(self) -> int:
@@ -161,8 +143,8 @@ class CoBertConfig(PreTrainedConfig):
             if part.hidden_size != self.encoder_config.hidden_size:
                 raise ValueError(
                     f"hidden sizes must agree: `{name}.hidden_size` is {part.hidden_size}, but "
-                    f"`encoder_config.hidden_size` is {self.encoder_config.hidden_size}. Set them to the same value, or "
-                    f"leave `{name}` out to get one as wide as the encoder."
+                    f"`encoder_config.hidden_size` is {self.encoder_config.hidden_size}. Set them to the same value, "
+                    f"or leave `{name}` out to get one as wide as the encoder."
                 )
 
     def validate_groups(self):
@@ -171,13 +153,13 @@ class CoBertConfig(PreTrainedConfig):
             raise ValueError(f"`group_size` must be at least 1, got {self.group_size}.")
         if not 0 <= self.group_overlap < self.group_size:
             raise ValueError(
-                f"`group_overlap` must be at least 0 and below `group_size`: got an overlap of {self.group_overlap} with "
-                f"groups of {self.group_size}. Lower `group_overlap` or raise `group_size`."
+                f"`group_overlap` must be at least 0 and below `group_size`: got an overlap of {self.group_overlap} "
+                f"with groups of {self.group_size}. Lower `group_overlap` or raise `group_size`."
             )
         if self.use_calibrator and self.num_prototypes < 1:
             raise ValueError(
-                f"the calibrator needs at least one prototype, got `num_prototypes={self.num_prototypes}`. Raise it, or "
-                "set `use_calibrator=False`."
+                f"the calibrator needs at least one prototype, got `num_prototypes={self.num_prototypes}`. Raise it, "
+                "or set `use_calibrator=False`."
             )
 
     def validate_lengths(self):
@@ -204,6 +186,22 @@ class CoBertConfig(PreTrainedConfig):
                 "`selector='self'` needs a relevance head on single passages, and the variant with a scorer but no "
                 "calibrator has none. Use 'lexical', 'first-stage' or a cross-encoder, or set `use_calibrator=True`."
             )
+
+
+def context_config(encoder_config: PreTrainedConfig, **fields) -> BertConfig:
+    """The config of a calibrator or scorer that is as wide as the encoder, but for the fields given."""
+    shared = (
+        "hidden_size",
+        "num_attention_heads",
+        "intermediate_size",
+        "hidden_act",
+        "hidden_dropout_prob",
+        "attention_probs_dropout_prob",
+        "initializer_range",
+        "layer_norm_eps",
+    )
+    shape = {name: getattr(encoder_config, name) for name in shared}
+    return BertConfig(**{**shape, "attn_implementation": encoder_config._attn_implementation, **fields})
 
 
 def _keep_rows(config: PreTrainedConfig, positions: int, token_types: int) -> None:

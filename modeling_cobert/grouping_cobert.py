@@ -33,7 +33,9 @@ def overlapping_windows(length: int, size: int, overlap: int) -> list[tuple[int,
     return [(i * step, min(i * step + size, length)) for i in range(count)]
 
 
-def merge_windows(windows: Sequence[tuple[int, int]], scores: Sequence[Sequence[float]], how: str = "max") -> list[float]:
+def merge_windows(
+    windows: Sequence[tuple[int, int]], scores: Sequence[Sequence[float]], how: str = "max"
+) -> list[float]:
     """
     The inverse: one score for every item, from the scores that its windows gave it.
 
@@ -60,7 +62,9 @@ def merge_windows(windows: Sequence[tuple[int, int]], scores: Sequence[Sequence[
             raise ValueError(f"window {start}-{end} holds {end - start} items, but only {len(window_scores)} scores")
         for position in range(start, end):
             given[position].append(float(window_scores[position - start]))
-    merge = {"max": max, "mean": lambda s: math.fsum(s) / len(s), "first": lambda s: s[0], "last": lambda s: s[-1]}[how]
+    merge = {"max": max, "mean": lambda s: math.fsum(s) / len(s), "first": lambda s: s[0], "last": lambda s: s[-1]}[
+        how
+    ]
     return [merge(item) for item in given]
 
 

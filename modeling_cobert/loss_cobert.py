@@ -28,13 +28,17 @@ def ranknet(logits: Tensor, grades: Tensor, real: Tensor) -> Tensor:
 
 
 def lambda_(logits: Tensor, grades: Tensor, real: Tensor) -> Tensor:
-    """RankNet with each pair weighted by the nDCG that its swap would change (LambdaRank, Burges 2010; Wang et al. 2018)."""
+    """RankNet, each pair weighted by the nDCG that its swap would change (LambdaRank, Burges 2010; Wang et al. 2018)."""
     losses, ordered = _pairs(logits, grades, real)
-    order = logits.detach().masked_fill(~real, torch.finfo(logits.dtype).min).argsort(dim=-1, descending=True, stable=True)
+    order = (
+        logits.detach().masked_fill(~real, torch.finfo(logits.dtype).min).argsort(dim=-1, descending=True, stable=True)
+    )
     ranks = order.argsort(dim=-1) + 1  # (groups, documents)
     discounts = 1 / torch.log2(ranks + 1.0)
     ideal = (grades.sort(dim=-1, descending=True).values * discounts.sort(dim=-1, descending=True).values).sum(dim=-1)
-    change = (grades.unsqueeze(-1) - grades.unsqueeze(-2)).abs() * (discounts.unsqueeze(-1) - discounts.unsqueeze(-2)).abs()
+    change = (grades.unsqueeze(-1) - grades.unsqueeze(-2)).abs() * (
+        discounts.unsqueeze(-1) - discounts.unsqueeze(-2)
+    ).abs()
     weighted = losses * change / ideal.clamp(min=torch.finfo(logits.dtype).tiny)[:, None, None]
     return _mean(weighted.masked_fill(~ordered, 0.0).sum(dim=(-2, -1)), ordered.any(dim=-1).any(dim=-1))
 
@@ -49,8 +53,8 @@ def ranking_loss(name: str, logits: Tensor, labels: Tensor, mask: Tensor | None 
     Args:
         name (`str`): a key of `LOSSES`.
         logits (`torch.Tensor` of shape `(groups, documents)`): one relevance logit each.
-        labels (`torch.Tensor` of shape `(groups, documents)`): grades; -100 where there is none. A grade below 0 (TREC's
-            junk pages) counts as 0.
+        labels (`torch.Tensor` of shape `(groups, documents)`): grades; -100 where there is none. A grade below 0
+            (TREC's junk pages) counts as 0.
         mask (`torch.Tensor` of shape `(groups, documents)`, *optional*): true or 1 for real candidates.
 
     Example:

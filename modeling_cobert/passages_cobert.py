@@ -21,8 +21,22 @@ class TokenizedText:
     def tokens(self, start: int, end: int) -> list[int]:
         return self.ids[self.starts[start] : self.starts[end]]
 
-    def text(self, start: int, end: int) -> str:
-        return " ".join(self.words[start:end])
+
+@dataclass(frozen=True)
+class CutDocument:
+    """A document and the windows of words that are its passages."""
+
+    title: TokenizedText | None  # where it is to stand before every passage
+    body: TokenizedText
+    spans: list[tuple[int, int]]
+
+    def tokens(self, passage: int) -> list[int]:
+        start, end = self.spans[passage]
+        return (self.title.ids if self.title else []) + self.body.tokens(start, end)
+
+    def text(self, passage: int) -> str:
+        start, end = self.spans[passage]
+        return " ".join((self.title.words if self.title else []) + self.body.words[start:end])
 
 
 @dataclass(frozen=True)
@@ -49,11 +63,6 @@ def split_document(document: str | Mapping, position: int | None = None) -> tupl
     return title, text
 
 
-def cut_passages(num_words: int, passage_words: int, passage_overlap: int) -> list[tuple[int, int]]:
-    """Windows of words; an empty document is one empty passage, since it must be ranked all the same."""
-    return overlapping_windows(num_words, passage_words, passage_overlap) or [(0, 0)]
-
-
 class PairTokenizer:
     """
     Builds `[CLS] query [SEP] passage [SEP]` rows from texts that were tokenised once.
@@ -67,7 +76,9 @@ class PairTokenizer:
 
     def __init__(self, tokenizer, max_length: int):
         if not tokenizer.is_fast:
-            raise ValueError(f"{type(tokenizer).__name__} cannot tell where a word's tokens start: use a fast tokenizer")
+            raise ValueError(
+                f"{type(tokenizer).__name__} cannot tell where a word's tokens start: use a fast tokenizer"
+            )
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.pad_id = tokenizer.pad_token_id or 0
@@ -82,9 +93,12 @@ class PairTokenizer:
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
         """Splits each text at white space and tokenises it once, whole."""
+        # In pieces: the offsets of ten thousand long documents at once would fill the memory.
+        pieces = (texts[start : start + 256] for start in range(0, len(texts), 256))
+        return [tokenized for piece in pieces for tokenized in self._tokenize(piece)]
+
+    def _tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
         split = [_encodable(text).split() for text in texts]
-        if not split:
-            return []
         encoded = self.tokenizer(
             [" ".join(words) for words in split],
             add_special_tokens=False,
@@ -98,6 +112,30 @@ class PairTokenizer:
             for words, ids, offsets in zip(split, encoded["input_ids"], encoded["offset_mapping"], strict=True)
         ]
 
+    def cut(
+        self, documents: Sequence[str | Mapping], passage_words: int, passage_overlap: int, passage_title: bool = False
+    ) -> list[CutDocument]:
+        """
+        Cuts documents into overlapping passages; an empty one is one empty passage, since it must be ranked as well.
+
+        Args:
+            documents (`list[str | dict]`): texts, or dicts with `text` and perhaps `title`.
+            passage_words, passage_overlap (`int`): words of a passage, and words that neighbours share.
+            passage_title (`bool`, *optional*, defaults to `False`): whether the title stands before every passage;
+                else it is the beginning of the text.
+        """
+        parts = [split_document(document, position) for position, document in enumerate(documents)]
+        titles = [title if passage_title else "" for title, _ in parts]
+        bodies = [text if passage_title else f"{title} {text}" for title, text in parts]
+        return [
+            CutDocument(
+                title if title.words else None,
+                body,
+                overlapping_windows(len(body.words), passage_words, passage_overlap) or [(0, 0)],
+            )
+            for title, body in zip(self.tokenize(titles), self.tokenize(bodies), strict=True)
+        ]
+
     def query(self, query: str) -> list[int]:
         """A query's tokens; one that leaves no room for a passage is an error, since it must not be cut."""
         if not isinstance(query, str):
@@ -106,8 +144,8 @@ class PairTokenizer:
         room = self.max_length - self.num_special - 1
         if len(ids) > room:
             raise ValueError(
-                f"the query has {len(ids)} tokens, but a window of {self.max_length} has room for {room} beside a passage: "
-                f"shorten the query ({query[:60]!r}...) or use a model with a larger max_length"
+                f"the query has {len(ids)} tokens, but a window of {self.max_length} has room for {room} beside a "
+                f"passage: shorten the query ({query[:60]!r}...) or use a model with a larger max_length"
             )
         return ids
 

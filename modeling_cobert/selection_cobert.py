@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import cached_file
 
-from .passages_cobert import PairTokenizer, TokenRow, map_rows
+from .passages_cobert import CutDocument, PairTokenizer, TokenRow, map_rows
 
 BUILT_IN = ("self", "lexical", "first-stage")
 
@@ -33,10 +33,17 @@ def lexical_scores(query: str, passages: Sequence[str], k1: float = 0.9, b: floa
     idf = {t: math.log(1 + (len(found) - df + 0.5) / (df + 0.5)) for t, df in frequencies.items()}
     return [
         math.fsum(
-            idf[term] * count / (count + k1 * (1 - b + b * length / mean_length)) for term, count in sorted(counts.items())
+            idf[term] * count / (count + k1 * (1 - b + b * length / mean_length))
+            for term, count in sorted(counts.items())
         )
         for length, counts in found
     ]
+
+
+def by_document(scores: Sequence[float], documents: Sequence[CutDocument]) -> list[list[float]]:
+    """Scores of all passages in one list -> one list a document."""
+    remaining = iter(scores)
+    return [[next(remaining) for _ in document.spans] for document in documents]
 
 
 def _terms(text: str) -> list[str]:
@@ -54,8 +61,14 @@ class CrossEncoderSelector:
 
     @torch.no_grad()
     def score_rows(self, rows: Sequence[TokenRow], batch_tokens: int, advance: Callable | None = None) -> list[float]:
-        """The relevance logit of each query-passage row (for two labels, that of the second less that of the first)."""
+        """The relevance logit of each query-passage row (of two labels, the second less the first)."""
         return map_rows(rows, self.pairs, self._relevance, self.model.device, batch_tokens, advance).tolist()
+
+    def score(self, query: str, documents: Sequence[CutDocument], batch_tokens: int) -> list[list[float]]:
+        """A score for every passage of every document, which this selector's own tokenizer must have cut."""
+        query_ids = self.pairs.query(query)
+        rows = [self.pairs.pair(query_ids, d.tokens(i)) for d in documents for i in range(len(d.spans))]
+        return by_document(self.score_rows(rows, batch_tokens), documents)
 
     def _relevance(self, **batch) -> Tensor:
         logits = self.model(**batch).logits.float()
@@ -76,6 +89,13 @@ class BiEncoderSelector:
     def embed_rows(self, rows: Sequence[TokenRow], batch_tokens: int, advance: Callable | None = None) -> Tensor:
         """Unit vectors `(rows, hidden)`."""
         return map_rows(rows, self.pairs, self._embed, self.model.device, batch_tokens, advance)
+
+    def score(self, query: str, documents: Sequence[CutDocument], batch_tokens: int) -> list[list[float]]:
+        """A score for every passage of every document, which this selector's own tokenizer must have cut."""
+        rows = [self.pairs.single(d.tokens(i)) for d in documents for i in range(len(d.spans))]
+        passages = self.embed_rows(rows, batch_tokens)
+        query_vector = self.embed_rows([self.pairs.single(self.pairs.tokenize([query])[0].ids)], batch_tokens)[0]
+        return by_document((passages @ query_vector).tolist(), documents)
 
     def _embed(self, **batch) -> Tensor:
         hidden = self.model(**batch).last_hidden_state.float()
@@ -126,7 +146,9 @@ def _pooling(name: str) -> str:
     if not chosen:
         return "mean"
     if len(chosen) > 1 or chosen[0] not in pooling:
-        raise ValueError(f"selector {name!r} pools by {', '.join(chosen)}: only the mean and the first token are known")
+        raise ValueError(
+            f"selector {name!r} pools by {', '.join(chosen)}: only the mean and the first token are known"
+        )
     return pooling[chosen[0]]
 
 

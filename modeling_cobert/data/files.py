@@ -29,7 +29,9 @@ def atomic_open(path: str | os.PathLike, mode: str = "w") -> Iterator[IO]:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     text = {} if mode == "wb" else {"encoding": "utf-8", "newline": "\n"}
-    handle = tempfile.NamedTemporaryFile(mode, dir=path.parent, prefix=f".{path.name}.", suffix=".tmp", delete=False, **text)
+    handle = tempfile.NamedTemporaryFile(
+        mode, dir=path.parent, prefix=f".{path.name}.", suffix=".tmp", delete=False, **text
+    )
     try:
         with handle:
             yield handle

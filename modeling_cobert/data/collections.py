@@ -1,0 +1,390 @@
+"""Search collections behind one small protocol: BEIR folders, TREC files, `irds:<id>` and the embedded demo.
+
+Nothing past this file knows a format. `open_collection` takes
+
+- a folder: queries in `queries.jsonl` (BEIR), `topics.tsv` (id, tab, text) or `topics.txt` (TREC's `<top>`), judgments
+  in `qrels/<split>.tsv` (BEIR, with or without header) or `qrels.txt` (TREC), documents in `corpus.jsonl` with `_id`,
+  `title` and `text`, and perhaps `folds.json`;
+- `irds:<id>`: a dataset of ir_datasets, such as `irds:disks45/nocr/trec-robust-2004`;
+- `demo`: the small collection that comes with the package.
+"""
+
+import json
+import logging
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from .folds import Fold, read_folds
+from .trec import numbered_lines, parse_grade, read_qrels
+
+logger = logging.getLogger(__name__)
+
+_WHITE_SPACE = re.compile(r"\s")
+_ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+# The names of splits that are disjoint by custom; other files in qrels/ (train-graded.tsv) are taken when asked for.
+_STANDARD_SPLITS = ("train", "dev", "validation", "test")
+
+
+class Document(NamedTuple):
+    """One document: its id, its title (may be empty) and its text (may be empty)."""
+
+    doc_id: str
+    title: str
+    text: str
+
+    @property
+    def full_text(self) -> str:
+        """Title and text, as a first stage indexes them."""
+        return f"{self.title} {self.text}" if self.title else self.text
+
+
+class Collection(Protocol):
+    """What the rest of the package needs to know of a collection."""
+
+    name: str
+
+    def queries(self) -> dict[str, str]:
+        """Query id to text, in file order; of the chosen split only, if one was chosen."""
+
+    def qrels(self, split: str | None = None) -> dict[str, dict[str, int]]:
+        """Query id to document id to grade."""
+
+    def documents(self) -> Iterator[Document]:
+        """Every document, in file order."""
+
+    def lookup(self, doc_ids: Iterable[str]) -> dict[str, Document]:
+        """Those of `doc_ids` that exist; an id that the collection lacks is not in the result."""
+
+    def folds(self) -> list[Fold] | None:
+        """The collection's own cross-validation folds, if it has some."""
+
+
+def open_collection(
+    name: str | os.PathLike,
+    split: str | None = None,
+    queries: str | os.PathLike | None = None,
+    qrels: str | os.PathLike | None = None,
+    documents: str | os.PathLike | None = None,
+    skip_missing: bool = False,
+) -> Collection:
+    """
+    Opens a collection by name.
+
+    Args:
+        name (`str` or `os.PathLike`): a folder, `irds:<id>` or `demo`.
+        split (`str`, *optional*): the judgments to use, such as `"test"`; several are joined with commas
+            (`"train-graded,dev"`). `queries()` is then limited to the queries judged in them. Without it, all queries
+            and the judgments of all standard splits. An ir_datasets id names its own split.
+        queries (`str` or `os.PathLike`, *optional*): a file of queries instead of the collection's own.
+        qrels (`str` or `os.PathLike`, *optional*): a file of judgments instead of the collection's own.
+        documents (`str` or `os.PathLike`, *optional*): a jsonl file of documents instead of the collection's own.
+        skip_missing (`bool`, *optional*, defaults to `False`): with a split, judged queries that have no text are
+            counted in a warning instead of being an error.
+
+    Example:
+
+    ```python
+    >>> collection = open_collection("data/nfcorpus", split="test")
+    >>> len(collection.queries())
+    323
+    ```
+    """
+    name = os.fspath(name)
+    if name == "demo" or name.startswith("irds:"):
+        if split or queries or qrels or documents:
+            raise ValueError(
+                f"collection {name!r} brings its own files: split, queries, qrels and documents do not apply"
+            )
+        if name == "demo":
+            from .demo import demo_collection
+
+            return demo_collection()
+        return IrdsCollection(name)
+    return FolderCollection(name, split, queries, qrels, documents, skip_missing)
+
+
+def read_queries(path: str | os.PathLike) -> dict[str, str]:
+    """
+    Reads queries from `.jsonl` (`_id` and `text`), `.tsv` (id, tab, text) or a TREC topics file (`<top>`; the title).
+
+    A query may be empty here: whoever runs it decides what that means.
+    """
+    if str(path).endswith((".jsonl", ".jsonl.gz")):
+        pairs = _jsonl_queries(path)
+    elif str(path).endswith((".tsv", ".tsv.gz")):
+        pairs = _tsv_queries(path)
+    else:
+        pairs = _trec_topics(path)
+    queries: dict[str, str] = {}
+    for number, query_id, text in pairs:
+        if query_id in queries:
+            raise ValueError(f"{path}:{number}: query {query_id!r} appears twice")
+        queries[_check_id(query_id, f"{path}:{number}")] = text
+    if not queries:
+        raise ValueError(f"{path}:1: no queries in the file")
+    return queries
+
+
+def _check_id(identifier: object, where: str) -> str:
+    if not isinstance(identifier, str) or not identifier or _WHITE_SPACE.search(identifier):
+        raise ValueError(f"{where}: an id must be a non-empty string without white space, found {identifier!r}")
+    return identifier
+
+
+def _parse_json(line: bytes | str, where: str) -> dict:
+    try:
+        item = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        reason = "blank line; remove it" if not line.strip() else f"not a JSON object ({error})"
+        raise ValueError(f"{where}: {reason}") from None
+    if not isinstance(item, dict):
+        raise ValueError(f"{where}: not a JSON object, but {type(item).__name__}")
+    if "_id" not in item:
+        raise ValueError(f"{where}: no '_id' in {sorted(item)}")
+    return item
+
+
+def _string(item: dict, key: str, where: str) -> str:
+    value = item.get(key)
+    if not isinstance(value, str):
+        raise ValueError(f"{where}: {key!r} must be a string, found {'nothing' if value is None else repr(value)}")
+    return value
+
+
+def _parse_document(line: bytes, where: str) -> Document:
+    item = _parse_json(line, where)
+    title = "" if item.get("title") is None else _string(item, "title", where)
+    document = Document(_check_id(item["_id"], where), title, _string(item, "text", where))
+    if _ESCAPED_SURROGATE.search(line):
+        # Half of a surrogate pair can be written in JSON but is no character: no tokenizer or file would take it.
+        document = Document(*(part.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for part in document))
+    return document
+
+
+def _jsonl_queries(path: str | os.PathLike) -> Iterator[tuple[int, str, str]]:
+    for number, line in numbered_lines(path):
+        document = _parse_document(line.encode("utf-8"), f"{path}:{number}")
+        yield number, document.doc_id, document.text
+
+
+def _tsv_queries(path: str | os.PathLike) -> Iterator[tuple[int, str, str]]:
+    for number, line in numbered_lines(path):
+        query_id, tab, text = line.partition("\t")
+        if not tab:
+            raise ValueError(f"{path}:{number}: expected a query id, a tab and the query, found no tab")
+        yield number, query_id, text.strip()
+
+
+def _trec_topics(path: str | os.PathLike) -> Iterator[tuple[int, str, str]]:
+    field, start, parts = None, 0, {}
+    for number, line in numbered_lines(path):
+        tag = re.match(r"\s*<(/?\w+)>(.*)", line)
+        if tag and tag[1] == "top":
+            field, start, parts = None, number, {}
+        elif tag and tag[1] == "/top":
+            if not start or not {"num", "title"} <= set(parts):
+                raise ValueError(f"{path}:{number}: a topic needs <top>, <num> and <title>")
+            query_id = " ".join(parts["num"]).replace("Number:", "").strip()
+            title = " ".join(" ".join(parts["title"]).split())
+            yield start, query_id, title.removeprefix("Topic:").strip()
+            start = 0
+        elif tag:
+            field = tag[1].removeprefix("/")
+            parts.setdefault(field, []).append(tag[2].partition("</")[0])
+        elif field:
+            parts[field].append(line)
+        elif line.strip():
+            raise ValueError(f"{path}:{number}: text outside a field; a TREC topics file has <top>, <num> and <title>")
+    if start:
+        raise ValueError(f"{path}:{start}: <top> without </top>")
+
+
+def _read_any_qrels(path: str | os.PathLike) -> dict[str, dict[str, int]]:
+    """TREC's four columns, or BEIR's three (split by tabs) with or without a header."""
+    first = next((line for _, line in numbered_lines(path)), "")
+    if first.count("\t") != 2:
+        return read_qrels(path)
+    qrels: dict[str, dict[str, int]] = {}
+    for number, line in numbered_lines(path):
+        columns = line.split("\t")
+        if len(columns) != 3:
+            raise ValueError(f"{path}:{number}: expected 3 columns (query, document, grade), found {len(columns)}")
+        query_id, doc_id, grade = columns
+        if number == 1 and grade.strip() in ("score", "relevance", "grade", "label"):
+            continue
+        grades = qrels.setdefault(_check_id(query_id, f"{path}:{number}"), {})
+        if doc_id in grades:
+            raise ValueError(f"{path}:{number}: document {doc_id!r} is judged twice for query {query_id!r}")
+        grades[_check_id(doc_id, f"{path}:{number}")] = parse_grade(grade.strip(), f"{path}:{number}")
+    if not qrels:
+        raise ValueError(f"{path}:1: no judgments in the file")
+    return qrels
+
+
+@dataclass
+class FolderCollection:
+    """A collection of files in a folder, BEIR's or TREC's; see the module's first lines for their names."""
+
+    folder: str | os.PathLike
+    split: str | None = None
+    queries_file: str | os.PathLike | None = None
+    qrels_file: str | os.PathLike | None = None
+    documents_file: str | os.PathLike | None = None
+    skip_missing: bool = False
+
+    def __post_init__(self):
+        self.folder = Path(self.folder)
+        if not self.folder.is_dir():
+            raise FileNotFoundError(f"{self.folder}: no such collection; give a folder, irds:<id> or demo")
+        if self.split and self.qrels_file:
+            raise ValueError(f"{self.folder}: give a split or a file of judgments, not both")
+        self.name = self.folder.resolve().name
+        self.documents_file = Path(self.documents_file or self.folder / "corpus.jsonl")
+        self._offsets: dict[str, int] | None = None
+
+    def queries(self) -> dict[str, str]:
+        path = self.queries_file
+        if path is None:
+            names = ("queries.jsonl", "topics.tsv", "topics.txt")
+            path = next((self.folder / name for name in names if (self.folder / name).exists()), None)
+            if path is None:
+                raise FileNotFoundError(f"{self.folder}: none of {', '.join(names)} is there")
+        queries = read_queries(path)
+        if self.split is None:
+            return queries
+        judged = self.qrels()
+        missing = [query_id for query_id in judged if query_id not in queries]
+        if missing:
+            message = (
+                f"{path}: {len(missing)} judged queries of split {self.split!r} are not there, such as {missing[0]!r}"
+            )
+            if not self.skip_missing:
+                raise ValueError(f"{message}; are these judgments for other queries?")
+            logger.warning("%s; skipped", message)
+        return {query_id: text for query_id, text in queries.items() if query_id in judged}
+
+    def qrels(self, split: str | None = None) -> dict[str, dict[str, int]]:
+        merged: dict[str, dict[str, int]] = {}
+        for path in self._qrels_files(split or self.split):
+            for query_id, grades in _read_any_qrels(path).items():
+                known = merged.setdefault(query_id, {})
+                twice = known.keys() & grades.keys()
+                if twice:
+                    raise ValueError(
+                        f"{path}: query {query_id!r}, document {min(twice)!r} is judged in another split too"
+                    )
+                known.update(grades)
+        return merged
+
+    def _qrels_files(self, split: str | None) -> list[Path]:
+        if self.qrels_file is not None:
+            return [Path(self.qrels_file)]
+        there = {path.stem: path for path in sorted(self.folder.glob("qrels/*.tsv"))}
+        if not there and split is None and (self.folder / "qrels.txt").exists():
+            return [self.folder / "qrels.txt"]
+        wanted = split.split(",") if split else [name for name in _STANDARD_SPLITS if name in there]
+        if not wanted and len(there) == 1:
+            wanted = list(there)
+        if not wanted or not set(wanted) <= set(there):
+            raise FileNotFoundError(
+                f"{self.folder}: no judgments for split {split!r}; there are {sorted(there) or 'none'}"
+            )
+        return [there[name] for name in wanted]
+
+    def documents(self) -> Iterator[Document]:
+        offsets: dict[str, int] = {}
+        offset = 0
+        with self._open_documents() as file:
+            for number, line in enumerate(file, start=1):
+                document = _parse_document(line, f"{self.documents_file}:{number}")
+                if document.doc_id in offsets:
+                    raise ValueError(f"{self.documents_file}:{number}: document {document.doc_id!r} appears twice")
+                offsets[document.doc_id] = offset
+                offset += len(line)
+                yield document
+        if not offsets:
+            raise ValueError(f"{self.documents_file}:1: no documents in the file")
+        self._offsets = offsets
+
+    def lookup(self, doc_ids: Iterable[str]) -> dict[str, Document]:
+        if self._offsets is None:
+            for _ in self.documents():  # one walk notes where each document begins; their text is not kept
+                pass
+        found = sorted({(self._offsets[doc_id], doc_id) for doc_id in doc_ids if doc_id in self._offsets})
+        documents = {}
+        with self._open_documents() as file:
+            for offset, doc_id in found:
+                file.seek(offset)
+                document = _parse_document(file.readline(), f"{self.documents_file}: byte {offset}")
+                if document.doc_id != doc_id:
+                    raise ValueError(f"{self.documents_file}: byte {offset}: the file has changed while in use")
+                documents[doc_id] = document
+        return documents
+
+    def _open_documents(self):
+        if not self.documents_file.exists():
+            raise FileNotFoundError(
+                f"{self.documents_file}: no documents; make a jsonl file with _id, title and text of each document"
+            )
+        return open(self.documents_file, "rb")
+
+    def folds(self) -> list[Fold] | None:
+        path = self.folder / "folds.json"
+        return read_folds(path) if path.exists() else None
+
+
+class IrdsCollection:
+    """A dataset of ir_datasets; only the documents asked for are looked up, which GOV2 needs."""
+
+    def __init__(self, name: str):
+        try:
+            import ir_datasets
+        except ImportError:
+            raise ImportError("irds: collections need ir_datasets: pip install 'modeling-cobert[retrieval]'") from None
+
+        self.name = name
+        try:
+            self._dataset = ir_datasets.load(name.removeprefix("irds:"))
+        except KeyError:
+            raise ValueError(f"{name}: ir_datasets knows no such dataset; see https://ir-datasets.com") from None
+
+    def queries(self) -> dict[str, str]:
+        self._need("queries")
+        return {query.query_id: query.default_text() for query in self._dataset.queries_iter()}
+
+    def qrels(self, split: str | None = None) -> dict[str, dict[str, int]]:
+        if split is not None:
+            raise ValueError(f"{self.name}: an ir_datasets id names its own split; leave split {split!r} out")
+        self._need("qrels")
+        qrels: dict[str, dict[str, int]] = {}
+        for judgment in self._dataset.qrels_iter():
+            grades = qrels.setdefault(judgment.query_id, {})
+            if grades.setdefault(judgment.doc_id, judgment.relevance) != judgment.relevance:
+                raise ValueError(f"{self.name}: query {judgment.query_id!r}, document {judgment.doc_id!r}: two grades")
+        return qrels
+
+    def documents(self) -> Iterator[Document]:
+        self._need("docs")
+        return map(_irds_document, self._dataset.docs_iter())
+
+    def lookup(self, doc_ids: Iterable[str]) -> dict[str, Document]:
+        self._need("docs")
+        found = self._dataset.docs_store().get_many(list(dict.fromkeys(doc_ids)))
+        return {doc_id: _irds_document(item) for doc_id, item in found.items()}
+
+    def folds(self) -> list[Fold] | None:
+        return None
+
+    def _need(self, part: str) -> None:
+        if not self._dataset.has(part):
+            raise ValueError(f"{self.name}: this ir_datasets id has no {part}; take a more specific id")
+
+
+def _irds_document(item: NamedTuple) -> Document:
+    """ir_datasets has a class of document per collection; `default_text` is the part of it that is text."""
+    title = item.title if "title" in item._fields else ""
+    return Document(item.doc_id, title, item.default_text().removeprefix(title).strip())

@@ -1,0 +1,136 @@
+"""A Co-BERT from BERT checkpoints: which weight comes from where, and which starts fresh."""
+
+import os
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig, BertForSequenceClassification, BertModel
+from transformers.utils import logging
+
+from .configuration_cobert import context_config
+
+logger = logging.get_logger(__name__)
+
+
+def bert_weights(cls, encoder: str | os.PathLike, calibrator, scorer, fields: dict):
+    """Does the work of [`CoBertForGroupwiseRanking.from_bert_pretrained`]."""
+    encoder_config = _bert_config("encoder", encoder)
+    has_head = "BertForSequenceClassification" in (encoder_config.architectures or [])
+    if has_head and encoder_config.num_labels not in (1, 2):
+        raise ValueError(
+            f"encoder {str(encoder)!r} is a classifier with {encoder_config.num_labels} labels: a cross-encoder has 1 "
+            "or 2"
+        )
+    if has_head:
+        fields.setdefault("encoder_pooling", "pooler")
+    if "encoder_config" in fields:
+        raise ValueError("`encoder_config` comes from the encoder's checkpoint: pass the other fields only")
+    config = _build_config(cls, _plain(encoder_config, encoder), calibrator, scorer, fields)
+
+    # The head of a cross-encoder reads its pooler: over a raw [CLS] vector its row would mean nothing.
+    keeps_head = has_head and config.encoder_pooling == "pooler" and (config.use_calibrator or not config.use_scorer)
+    if "selector" not in fields and keeps_head:
+        config.selector = "self"
+    model = cls(config)
+    state = _encoder_state(encoder, has_head, config, keeps_head)
+    for name, path in (("calibrator", calibrator), ("scorer", scorer)):
+        part = getattr(model, name)
+        if part is not None:
+            source = {k[8:]: v for k, v in state.items() if k.startswith("encoder.")} if path is None else _load(path)
+            state |= {f"{name}.{k}": v for k, v in context_state(source, part.config).items()}
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    if unexpected:
+        raise ValueError(f"the checkpoints hold weights that this Co-BERT has no place for: {', '.join(unexpected)}")
+    logger.warning(f"Starting fresh, to be trained: {', '.join(missing) if missing else 'nothing'}.")
+    model.remember_source(encoder)
+    return model.eval()
+
+
+def context_state(state: dict[str, Tensor], config) -> dict[str, Tensor]:
+    """What a calibrator or scorer of this config takes of a BertModel's weights: layers, and table rows in use."""
+    rows = {
+        "embeddings.position_embeddings.weight": config.max_position_embeddings,
+        "embeddings.token_type_embeddings.weight": config.type_vocab_size,
+    }
+    taken = {name: state[name][:count].clone() for name, count in rows.items()}
+    layers = {f"encoder.layer.{i}." for i in range(config.num_hidden_layers)}
+    for name, value in state.items():
+        if name.startswith("embeddings.LayerNorm.") or any(name.startswith(layer) for layer in layers):
+            taken[name] = value.clone()
+    return taken
+
+
+def relevance_row(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """A head with classes (not relevant, relevant) as one logit; sigmoid of it is the two-class softmax."""
+    return (weight, bias) if weight.shape[0] == 1 else (weight[1:] - weight[:1], bias[1:] - bias[:1])
+
+
+def _bert_config(part: str, path: str | os.PathLike):
+    config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+    if config.model_type != "bert":
+        raise ValueError(f"{part} {str(path)!r} is not a BERT checkpoint: its model_type is {config.model_type!r}")
+    return config
+
+
+def _plain(config, path: str | os.PathLike):
+    """The config without what its own head and place added; a Hub id stays, since it names the base model."""
+    fields = {
+        k: v
+        for k, v in config.to_dict().items()
+        if k not in ("architectures", "id2label", "label2id", "_name_or_path")
+    }
+    return type(config)(**fields, name_or_path="" if os.path.isdir(path) else str(path))
+
+
+def _build_config(cls, encoder_config, calibrator, scorer, fields: dict):
+    fields = dict(fields)
+    for part, path in (("calibrator", calibrator), ("scorer", scorer)):
+        given = fields.get(f"{part}_config")
+        if path is None:
+            if isinstance(given, dict):  # a few fields, such as the number of layers; the rest is as in the encoder
+                layers = {"calibrator": 2, "scorer": 4}[part]
+                fields[f"{part}_config"] = context_config(encoder_config, **{"num_hidden_layers": layers, **given})
+            continue
+        if given is not None:
+            raise ValueError(f"`{part}_config` comes from the {part}'s checkpoint: pass one of the two")
+        config = _bert_config(part, path)
+        if config.hidden_size != encoder_config.hidden_size:
+            raise ValueError(
+                f"{part} {str(path)!r} has hidden size {config.hidden_size}, but the encoder has "
+                f"{encoder_config.hidden_size}: take one of that size, or leave it out to start from the encoder"
+            )
+        fields[f"{part}_config"] = config
+    config = cls.config_class(encoder_config=encoder_config, **fields)
+    for part, path, used in (
+        ("calibrator", calibrator, config.use_calibrator),
+        ("scorer", scorer, config.use_scorer),
+    ):
+        layers = getattr(config, f"{part}_config").num_hidden_layers
+        if used and path is None and layers > encoder_config.num_hidden_layers:
+            raise ValueError(
+                f"the {part} wants the encoder's first {layers} layers, but it has "
+                f"{encoder_config.num_hidden_layers}: name a {part} checkpoint, or pass {part}_config with fewer num_hidden_layers"
+            )
+    return config
+
+
+def _load(path: str | os.PathLike, cls=BertModel) -> dict[str, Tensor]:
+    model, info = cls.from_pretrained(
+        path, dtype=torch.float32, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+    )
+    absent = set(info["missing_keys"])
+    return {name: value for name, value in model.state_dict().items() if name not in absent}
+
+
+def _encoder_state(path: str | os.PathLike, has_head: bool, config, keeps_head: bool) -> dict[str, Tensor]:
+    pooled = config.encoder_pooling == "pooler"
+    source = _load(path, BertForSequenceClassification if has_head else BertModel)
+    encoder = {k.removeprefix("bert."): v for k, v in source.items() if not k.startswith("classifier.")}
+    state = {f"encoder.{k}": v for k, v in encoder.items() if pooled or not k.startswith("pooler.")}
+    if keeps_head:
+        weight, bias = relevance_row(source["classifier.weight"], source["classifier.bias"])
+        heads = ["prototype_weight"] * config.use_calibrator + ["classifier"] * (not config.use_scorer)
+        state |= {
+            f"{head}.{kind}": value.clone() for head in heads for kind, value in (("weight", weight), ("bias", bias))
+        }
+    return state

@@ -1,0 +1,363 @@
+"""The Co-BERT model: encode -> calibrate -> score, and the head over them."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoTokenizer, BertModel, PreTrainedModel
+from transformers.utils import ModelOutput, logging
+
+from .configuration_cobert import CoBertConfig
+from .initialization_cobert import bert_weights
+from .loss_cobert import ranking_loss
+
+# Not used here: transformers ships a model's code by following its relative imports; this brings the pipeline along.
+from .pipeline_cobert import CoBertTextRankingPipeline  # noqa: F401
+from .reranking_cobert import rerank
+
+logger = logging.get_logger(__name__)
+
+
+@dataclass
+class CoBertRankingOutput(ModelOutput):
+    """
+    Output of [`CoBertForGroupwiseRanking`].
+
+    Args:
+        loss (`torch.FloatTensor` of shape `()`, *optional*, returned when `labels` is given):
+            The loss that the config names, over every real candidate.
+        logits (`torch.FloatTensor` of shape `(batch, n)`):
+            One relevance logit a candidate: the ranking score. Its sigmoid is the paper's probability. What stands at
+            a padded candidate means nothing.
+        prototype_weights (`torch.FloatTensor` of shape `(batch, m)`, *optional*, with a calibrator):
+            How much each prototype counts; they sum to 1 over the real ones.
+        encoder_hidden_states, encoder_attentions (`tuple` of tensors, *optional*):
+            Of shape `(batch * (m + n), tokens, hidden)` and `(batch * (m + n), heads, tokens, tokens)`.
+        calibrator_hidden_states, calibrator_attentions (`tuple` of tensors, *optional*):
+            Of shape `(batch * m * n, 2, hidden)` and `(batch * m * n, heads, 2, 2)`.
+        scorer_hidden_states, scorer_attentions (`tuple` of tensors, *optional*):
+            Of shape `(batch, n, hidden)` and `(batch, heads, n, n)`.
+    """
+
+    loss: torch.FloatTensor | None = None
+    logits: torch.FloatTensor | None = None
+    prototype_weights: torch.FloatTensor | None = None
+    encoder_hidden_states: tuple[torch.FloatTensor, ...] | None = None
+    encoder_attentions: tuple[torch.FloatTensor, ...] | None = None
+    calibrator_hidden_states: tuple[torch.FloatTensor, ...] | None = None
+    calibrator_attentions: tuple[torch.FloatTensor, ...] | None = None
+    scorer_hidden_states: tuple[torch.FloatTensor, ...] | None = None
+    scorer_attentions: tuple[torch.FloatTensor, ...] | None = None
+
+
+@dataclass
+class CoBertRecorder:
+    """Runs the parts and keeps, under their names, the hidden states and attentions that were asked for."""
+
+    hidden_states: bool = False
+    attentions: bool = False
+    kept: dict[str, tuple[Tensor, ...]] = field(default_factory=dict)
+
+    def run(self, name: str, part: BertModel, **inputs) -> ModelOutput:
+        output = part(
+            **inputs,
+            output_hidden_states=self.hidden_states,
+            output_attentions=self.attentions,
+            return_dict=True,
+        )
+        if self.hidden_states:
+            self.kept[f"{name}_hidden_states"] = output.hidden_states
+        if self.attentions:
+            self.kept[f"{name}_attentions"] = output.attentions
+        return output
+
+
+class CoBertContextModel(BertModel):
+    """A BertModel whose input is vectors already: it has no word table, and no pooler."""
+
+    def __init__(self, config):
+        super().__init__(config, add_pooling_layer=False)
+        self.embeddings.word_embeddings = nn.Identity()
+
+
+class CoBertForGroupwiseRanking(PreTrainedModel):
+    r"""
+    Re-ranks documents: a BERT encoder reads each query-passage pair, a 2-layer BERT calibrates each pair with the
+    query's feedback documents (prototypes), a 4-layer BERT scores the documents of a group jointly.
+
+    Example:
+
+    ```python
+    >>> from modeling_cobert import CoBertForGroupwiseRanking
+
+    >>> model = CoBertForGroupwiseRanking.from_pretrained("org/cobert-gov2")
+    >>> model.rerank("how do bees see colour", ["Bees see ultraviolet light.", "Bees make honey."], top_k=1)
+    [{'corpus_id': 0, 'score': 1.93, 'probability': 0.87}]
+    ```
+    """
+
+    config_class = CoBertConfig
+    base_model_prefix = "cobert"
+    main_input_name = "input_ids"
+    supports_gradient_checkpointing = True
+    # forward takes no loss arguments: without this the Trainer would scale the loss by the number of micro-batches.
+    accepts_loss_kwargs = False
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _no_split_modules = ["BertEmbeddings", "BertLayer"]
+
+    def __init__(self, config):
+        super().__init__(config)
+        hidden = config.encoder_config.hidden_size
+        self.encoder = BertModel(config.encoder_config, add_pooling_layer=config.encoder_pooling == "pooler")
+        self.calibrator = CoBertContextModel(config.calibrator_config) if config.use_calibrator else None
+        self.prototype_weight = nn.Linear(hidden, 1) if config.use_calibrator else None  # W_t, b_t
+        self.scorer = CoBertContextModel(config.scorer_config) if config.use_scorer else None
+        self.classifier = nn.Linear(hidden, 1)
+        self.tokenizer = None
+        self._source: tuple[str, dict] | None = None
+        self._selectors: dict[str, object] = {}  # loaded on first use; a plain dict, so that no checkpoint holds them
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.encoder.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.encoder.set_input_embeddings(value)
+
+    @property
+    def num_prototypes(self) -> int:
+        """m as this variant feeds it: 0 without a calibrator."""
+        return self.config.num_prototypes if self.config.use_calibrator else 0
+
+    def encode(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        recorder: CoBertRecorder | None = None,
+    ) -> Tensor:
+        """
+        One interaction vector for each query-passage pair.
+
+        Args:
+            input_ids, attention_mask, token_type_ids (`torch.Tensor` of shape `(pairs, tokens)`): as BERT takes them.
+            recorder ([`CoBertRecorder`], *optional*): keeps hidden states and attentions.
+
+        Returns:
+            `torch.Tensor` of shape `(pairs, hidden)`.
+        """
+        output = (recorder or CoBertRecorder()).run(
+            "encoder",
+            self.encoder,
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+        )
+        return output.last_hidden_state[:, 0] if self.config.encoder_pooling == "cls" else output.pooler_output
+
+    def calibrate(
+        self,
+        prototypes: Tensor,
+        candidates: Tensor,
+        prototype_mask: Tensor | None = None,
+        recorder: CoBertRecorder | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """
+        Candidates seen through the query's prototypes.
+
+        Args:
+            prototypes (`torch.Tensor` of shape `(batch, m, hidden)`): the vectors t_i.
+            candidates (`torch.Tensor` of shape `(batch, n, hidden)`): the vectors r_j.
+            prototype_mask (`torch.Tensor` of shape `(batch, m)`, *optional*): 1 for real prototypes; all by default.
+            recorder ([`CoBertRecorder`], *optional*): keeps hidden states and attentions.
+
+        Returns:
+            The calibrated vectors `(batch, n, hidden)` and the prototypes' weights `(batch, m)`. A query without any
+            prototype gets its candidates back as they were, and weights of 0.
+        """
+        if self.calibrator is None:
+            raise ValueError(
+                "this model has no calibrator (use_calibrator=False): score the candidates' vectors directly"
+            )
+        batch, m, hidden = prototypes.shape
+        n = candidates.shape[1]
+        shape = (batch, m, n, hidden)
+        pairs = torch.stack((prototypes.unsqueeze(2).expand(shape), candidates.unsqueeze(1).expand(shape)), dim=3)
+        output = (recorder or CoBertRecorder()).run(
+            "calibrator", self.calibrator, inputs_embeds=pairs.reshape(batch * m * n, 2, hidden)
+        )
+        seen = output.last_hidden_state[:, 1].reshape(shape)  # rt_ij: the output at the candidate's place
+        logits = self.prototype_weight(prototypes).squeeze(-1)  # (batch, m)
+        real = torch.ones_like(logits, dtype=torch.bool) if prototype_mask is None else prototype_mask.bool()
+        weights = logits.masked_fill(~real, torch.finfo(logits.dtype).min).softmax(dim=-1) * real
+        calibrated = torch.einsum("bm,bmnh->bnh", weights.to(seen.dtype), seen)
+        if self.config.use_residual:
+            calibrated = (candidates + calibrated) / 2
+        return torch.where(real.any(dim=-1)[:, None, None], calibrated, candidates), weights
+
+    def score(self, vectors: Tensor, mask: Tensor | None = None, recorder: CoBertRecorder | None = None) -> Tensor:
+        """
+        One relevance logit for each document of a group.
+
+        Args:
+            vectors (`torch.Tensor` of shape `(batch, n, hidden)`): the (calibrated) vectors of each group.
+            mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 1 for real documents; all by default.
+            recorder ([`CoBertRecorder`], *optional*): keeps hidden states and attentions.
+
+        Returns:
+            `torch.Tensor` of shape `(batch, n)`.
+        """
+        if self.scorer is not None:
+            batch, n = vectors.shape[:2]
+            places = torch.arange(n, device=vectors.device).unsqueeze(0)  # (1, n)
+            if self.config.scorer_positions and n > self.config.group_size:
+                raise ValueError(
+                    f"the scorer has positions for {self.config.group_size} documents, got a group of {n}"
+                )
+            # One and the same position for all: the scorer cannot tell where in its group a document stands.
+            positions = places if self.config.scorer_positions else torch.zeros_like(places)
+            types = (
+                (places < self.config.group_overlap).long() if self.config.mark_overlap else torch.zeros_like(places)
+            )
+            vectors = (
+                (recorder or CoBertRecorder())
+                .run(
+                    "scorer",
+                    self.scorer,
+                    inputs_embeds=vectors,
+                    attention_mask=mask,
+                    position_ids=positions,
+                    token_type_ids=types.expand(batch, n),
+                )
+                .last_hidden_state
+            )
+        return self.classifier(vectors).squeeze(-1)
+
+    def forward(
+        self,
+        input_ids: torch.LongTensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        document_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> CoBertRankingOutput | tuple:
+        r"""
+        Scores whole groups, each with its prototypes.
+
+        Args:
+            input_ids, attention_mask, token_type_ids (`torch.Tensor` of shape `(batch, m + n, tokens)`):
+                Query-passage pairs; the first m rows of a group are its prototypes (m = 0 without a calibrator).
+            document_mask (`torch.Tensor` of shape `(batch, m + n)`, *optional*):
+                1 for real rows, 0 for padding; all real by default.
+            labels (`torch.Tensor` of shape `(batch, n)`, *optional*):
+                Grades of the candidates, -100 for none. Any grade above 0 is relevant to the pointwise loss.
+            output_hidden_states, output_attentions (`bool`, *optional*):
+                Whether to return those of encoder, calibrator and scorer; attentions want
+                `attn_implementation="eager"`.
+            return_dict (`bool`, *optional*):
+                Whether to return a [`CoBertRankingOutput`] (the default) or a tuple.
+        """
+        config = self.config
+        batch, documents, tokens = input_ids.shape
+        m = self.num_prototypes
+        if documents <= m:
+            raise ValueError(f"input_ids has {documents} rows a group: {m} prototypes leave no candidate among them")
+        recorder = CoBertRecorder(
+            hidden_states=config.output_hidden_states if output_hidden_states is None else output_hidden_states,
+            attentions=config.output_attentions if output_attentions is None else output_attentions,
+        )
+        flat = [None if x is None else x.reshape(-1, tokens) for x in (input_ids, attention_mask, token_type_ids)]
+        vectors = self.encode(*flat, recorder=recorder).view(batch, documents, -1)  # (batch, m + n, hidden)
+        if document_mask is None:
+            document_mask = torch.ones(batch, documents, dtype=torch.long, device=input_ids.device)
+
+        candidates, mask, prototype_weights = vectors[:, m:], document_mask[:, m:], None
+        if self.calibrator is not None:
+            candidates, prototype_weights = self.calibrate(vectors[:, :m], candidates, document_mask[:, :m], recorder)
+        logits = self.score(candidates, mask, recorder)  # (batch, n)
+
+        output = CoBertRankingOutput(
+            loss=None if labels is None else ranking_loss(config.loss, logits, labels, mask),
+            logits=logits,
+            prototype_weights=prototype_weights,
+            **recorder.kept,
+        )
+        return output if (config.return_dict if return_dict is None else return_dict) else output.to_tuple()
+
+    def rerank(self, query: str, documents, top_k: int | None = None, **options) -> list[dict]:
+        """Text in, ranking out: see [`~reranking_cobert.rerank`] for the options."""
+        return rerank(self, query, documents, top_k=top_k, **options)
+
+    def remember_source(self, name_or_path, **hub_options) -> None:
+        """Where `rerank` and `save_pretrained` look for the tokenizer: beside the weights, same revision and cache."""
+        self._source = (str(name_or_path), {name: value for name, value in hub_options.items() if value is not None})
+
+    def find_tokenizer(self):
+        """The tokenizer that was set (`model.tokenizer = ...`), or the one beside this model's checkpoint."""
+        if self.tokenizer is None:
+            if self._source is None:
+                raise ValueError(
+                    "this model was not loaded from a checkpoint: pass tokenizer=... or set model.tokenizer"
+                )
+            name, hub_options = self._source
+            # With the encoder's config at hand AutoTokenizer does not read the checkpoint's, which asks for remote code.
+            self.tokenizer = AutoTokenizer.from_pretrained(
+                name, config=self.config.encoder_config, trust_remote_code=False, **hub_options
+            )
+        return self.tokenizer
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
+        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        hub = ("revision", "cache_dir", "token", "local_files_only", "subfolder")
+        model.remember_source(pretrained_model_name_or_path, **{name: kwargs.get(name) for name in hub})
+        return loaded
+
+    def save_pretrained(self, save_directory, is_main_process: bool = True, **kwargs):
+        """Saves weights, config and code as every model does, and the tokenizer with them: the folder is complete."""
+        super().save_pretrained(save_directory, is_main_process=is_main_process, **kwargs)
+        if not is_main_process:
+            return
+        try:
+            tokenizer = self.find_tokenizer()
+        except (OSError, ValueError) as error:
+            logger.warning(f"No tokenizer is saved in {save_directory}: {error}")
+            return
+        push = {name: kwargs[name] for name in ("push_to_hub", "repo_id", "token", "commit_message") if name in kwargs}
+        tokenizer.save_pretrained(save_directory, **push)
+
+    @classmethod
+    def from_bert_pretrained(cls, encoder, calibrator=None, scorer=None, **config) -> "CoBertForGroupwiseRanking":
+        r"""
+        Builds a Co-BERT from BERT checkpoints; a log line names every weight that starts fresh.
+
+        Args:
+            encoder (`str` or `os.PathLike`):
+                Hub id or folder of a BERT. A cross-encoder (`BertForSequenceClassification` with 1 or 2 labels) also
+                gives its pooler, and its relevance row to W_t, b_t and, without a scorer, to the head.
+            calibrator, scorer (`str` or `os.PathLike`, *optional*):
+                Hub ids or folders of BERTs of the encoder's hidden size; all their layers are taken. By default the
+                encoder's own first layers, as many as the config says (2 and 4).
+            config:
+                Fields of [`CoBertConfig`]. For a cross-encoder `encoder_pooling` defaults to `"pooler"`, which is what
+                its relevance row was trained on, and `selector` to `"self"`.
+
+        Example:
+
+        ```python
+        >>> model = CoBertForGroupwiseRanking.from_bert_pretrained(
+        ...     "castorini/monobert-large-msmarco", num_prototypes=4
+        ... )
+        ```
+        """
+        return bert_weights(cls, encoder, calibrator, scorer, config)
+
+
+__all__ = ["CoBertForGroupwiseRanking", "CoBertRankingOutput", "CoBertRecorder"]

@@ -1,0 +1,47 @@
+"""The `text-ranking` pipeline over [`CoBertForGroupwiseRanking.rerank`]."""
+
+from transformers import Pipeline
+
+OPTIONS = ("top_k", "selector", "return_documents", "batch_tokens", "show_progress_bar")
+
+
+class CoBertTextRankingPipeline(Pipeline):
+    r"""
+    Ranks the documents of a query, or of several.
+
+    Example:
+
+    ```python
+    >>> from transformers import pipeline
+
+    >>> ranker = pipeline("text-ranking", model="org/cobert-gov2", trust_remote_code=True)
+    >>> ranker({"query": "how do bees see", "documents": ["Bees see ultraviolet.", "Bees make honey."]}, top_k=1)
+    [{'corpus_id': 0, 'score': 1.93, 'probability': 0.87}]
+    ```
+
+    Input: a dict with `query` and `documents` (strings, or dicts with `text` and `title`, in first-stage order), or a
+    list of such dicts, which gives a list of rankings. Options are those of `rerank`.
+    """
+
+    _load_processor = False
+    _load_image_processor = False
+    _load_video_processor = False
+    _load_feature_extractor = False
+    _load_tokenizer = True
+
+    def _sanitize_parameters(self, **options):
+        unknown = sorted(set(options) - set(OPTIONS))
+        if unknown:
+            raise TypeError(f"unknown option {', '.join(unknown)}: the pipeline takes {', '.join(OPTIONS)}")
+        return {}, {name: value for name, value in options.items() if value is not None}, {}
+
+    def preprocess(self, inputs):
+        if not isinstance(inputs, dict) or not {"query", "documents"} <= set(inputs):
+            raise ValueError("each input must be a dict with 'query' and 'documents'")
+        return {"query": inputs["query"], "documents": inputs["documents"]}
+
+    def _forward(self, model_inputs, **options):
+        return {"ranking": self.model.rerank(**model_inputs, tokenizer=self.tokenizer, **options)}
+
+    def postprocess(self, model_outputs):
+        return model_outputs["ranking"]

@@ -1,0 +1,180 @@
+"""Text in, ranking out: cut, select, encode every distinct pair once, calibrate, score in groups, rank."""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from .grouping_cobert import best_first, merge_windows, overlapping_windows
+from .passages_cobert import CutDocument, PairTokenizer, map_rows
+from .selection_cobert import by_document, lexical_scores, load_selector
+
+
+def rerank(
+    model,
+    query: str,
+    documents: Sequence[str | dict],
+    top_k: int | None = None,
+    *,
+    tokenizer=None,
+    selector: str | None = None,
+    return_documents: bool = False,
+    batch_tokens: int = 16384,
+    show_progress_bar: bool | None = None,
+) -> list[dict]:
+    """
+    Ranks documents for a query.
+
+    Args:
+        model ([`CoBertForGroupwiseRanking`]): what scores them.
+        query (`str`): never truncated; one that leaves no room for a passage is an error.
+        documents (`list[str | dict]`): strings, or dicts with `text` and perhaps `title`, in first-stage order.
+        top_k (`int`, *optional*): how many to return; all by default.
+        tokenizer (`PreTrainedTokenizerBase`, *optional*): by default the one beside the checkpoint.
+        selector (`str`, *optional*): overrides the config's `selector`.
+        return_documents (`bool`, *optional*, defaults to `False`): whether each result has the document's `text`.
+        batch_tokens (`int`, *optional*, defaults to 16384): the most tokens in a batch, padding included.
+        show_progress_bar (`bool`, *optional*): by default a bar appears on a terminal after 3 seconds.
+
+    Returns:
+        `list[dict]`: best first, `corpus_id` (the document's place in `documents`), `score` (the logit), `probability`
+        (its sigmoid) and, if asked for, `text`. Ties keep the given order.
+    """
+    documents = list(documents)
+    if top_k is not None and top_k < 0:
+        raise ValueError(f"top_k must not be negative, got {top_k}")
+    if not documents:
+        return []
+    pairs = PairTokenizer(tokenizer if tokenizer is not None else model.find_tokenizer(), model.config.max_length)
+    selector = selector if selector is not None else model.config.selector
+    with _inference(model), _progress(show_progress_bar) as advance:
+        vectors, relevance = select_vectors(model, pairs, query, documents, selector, batch_tokens, advance)
+        scores = score_list(model, vectors, relevance, batch_tokens)
+    return [
+        {"corpus_id": i, "score": scores[i], "probability": _sigmoid(scores[i])}
+        | ({"text": _text(documents[i])} if return_documents else {})
+        for i in best_first(scores, top_k)
+    ]
+
+
+def select_vectors(
+    model, pairs: PairTokenizer, query: str, documents: Sequence, selector: str, batch_tokens: int, advance=None
+) -> tuple[Tensor, list[float]]:
+    """The vector `(documents, hidden)` of each document's best passage, and the selector's score of it."""
+    query_ids = pairs.query(query)
+    cut = _cut(model, pairs, documents)
+
+    def encode(rows):
+        return map_rows(rows, pairs, model.encode, model.device, batch_tokens, advance)
+
+    if selector == "self":
+        # Every passage is encoded anyway, so the chosen ones' vectors are at hand.
+        vectors = encode([pairs.pair(query_ids, d.tokens(i)) for d in cut for i in range(len(d.spans))])
+        scores = by_document(own_relevance(model, vectors).float().tolist(), cut)
+        best = [best_first(s, 1)[0] for s in scores]
+        firsts, count = [], 0
+        for document in cut:
+            firsts.append(count)
+            count += len(document.spans)
+        chosen = vectors[
+            torch.tensor([first + b for first, b in zip(firsts, best, strict=True)], device=vectors.device)
+        ]
+    else:
+        scores = passage_scores(model, query, documents, cut, selector, batch_tokens)
+        best = [best_first(s, 1)[0] for s in scores]
+        chosen = encode([pairs.pair(query_ids, d.tokens(b)) for d, b in zip(cut, best, strict=True)])
+    return chosen, [s[b] for s, b in zip(scores, best, strict=True)]
+
+
+def passage_scores(
+    model, query: str, documents: Sequence, cut: Sequence[CutDocument], selector: str, batch_tokens: int
+) -> list[list[float]]:
+    """What a selector other than the model itself says of every passage."""
+    if selector == "first-stage":
+        # The first passage of each document, and documents in the order given.
+        return [[float(-rank)] + [-math.inf] * (len(d.spans) - 1) for rank, d in enumerate(cut)]
+    if selector == "lexical":
+        return by_document(lexical_scores(query, [d.text(i) for d in cut for i in range(len(d.spans))]), cut)
+    if selector not in model._selectors:
+        model._selectors[selector] = load_selector(selector, model.config.max_length)
+    loaded = model._selectors[selector]
+    loaded.model.to(model.device)
+    return loaded.score(query, _cut(model, loaded.pairs, documents), batch_tokens)
+
+
+def own_relevance(model, vectors: Tensor) -> Tensor:
+    """The model's own relevance logit of single passages `(passages, hidden)` -> `(passages,)`."""
+    if model.prototype_weight is not None:
+        return model.prototype_weight(vectors).squeeze(-1)
+    if model.scorer is None:
+        return model.classifier(vectors).squeeze(-1)
+    raise ValueError(
+        "selector 'self' needs a relevance head on single passages, and a model with a scorer but no calibrator has "
+        "none: use 'lexical', 'first-stage' or a cross-encoder"
+    )
+
+
+def score_list(model, vectors: Tensor, relevance: Sequence[float], batch_tokens: int = 16384) -> list[float]:
+    """
+    Scores a whole ranked list from its vectors: prototypes, groups, calibrator, scorer, merged overlaps.
+
+    Args:
+        vectors (`torch.Tensor` of shape `(documents, hidden)`): in first-stage order.
+        relevance (`list[float]`): the selector's score of each document; the best ones are the prototypes.
+    """
+    config, count = model.config, len(vectors)
+    groups = overlapping_windows(count, config.group_size, config.group_overlap)
+    m = min(model.num_prototypes, count)
+    prototypes = vectors[
+        torch.tensor(best_first(relevance, m), device=vectors.device, dtype=torch.long)
+    ]  # (m, hidden)
+    longest = min(config.group_size, count)
+    at_once = max(1, batch_tokens // (longest * max(1, 2 * m)))
+    scores: list[list[float]] = []
+    for first in range(0, len(groups), at_once):
+        batch = groups[first : first + at_once]
+        places = torch.tensor([[min(start + i, count - 1) for i in range(longest)] for start, _ in batch])
+        mask = torch.tensor([[int(start + i < end) for i in range(longest)] for start, end in batch])
+        candidates, mask = (
+            vectors[places.to(vectors.device)],
+            mask.to(vectors.device),
+        )  # (groups, n, hidden), (groups, n)
+        if m:
+            candidates, _ = model.calibrate(prototypes.unsqueeze(0).expand(len(batch), -1, -1), candidates)
+        scores.extend(model.score(candidates, mask).float().tolist())
+    return merge_windows(groups, scores, config.overlap_merge)
+
+
+def _cut(model, pairs: PairTokenizer, documents: Sequence) -> list[CutDocument]:
+    config = model.config
+    return pairs.cut(documents, config.passage_words, config.passage_overlap, config.passage_title)
+
+
+@contextmanager
+def _inference(model) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@contextmanager
+def _progress(show: bool | None) -> Iterator:
+    delay = 0 if show else 3
+    with tqdm(desc="Encoding", unit=" pairs", disable=None if show is None else not show, delay=delay) as bar:
+        yield bar.update
+
+
+def _sigmoid(logit: float) -> float:
+    return 1 / (1 + math.exp(-logit)) if logit >= 0 else math.exp(logit) / (1 + math.exp(logit))
+
+
+def _text(document: str | dict) -> str:
+    return document if isinstance(document, str) else document["text"]
