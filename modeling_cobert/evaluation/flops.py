@@ -16,7 +16,7 @@ VARIANTS = {
     "Co-BERT, scorer only": {"use_calibrator": False, "use_scorer": True},
     "Co-BERT": {"use_calibrator": True, "use_scorer": True},
 }
-SELECTIONS = ("cross-encoder", "self", "bi-encoder")
+SELECTIONS = ("cross-encoder", "self", "bi-encoder", "lexical")
 
 
 class BertLike(Protocol):
@@ -287,7 +287,8 @@ def own_costs(
         selections (`Iterable[str]`, *optional*): how a document's passage is picked. `"cross-encoder"`: a selector as
             large as the encoder scores every passage, then the picked ones are encoded (the paper); `"self"`: the
             encoder scores every passage itself and the vectors of the picked ones are kept, so that nothing is encoded
-            again; `"bi-encoder"`: a small bi-encoder embeds every passage, then the picked ones are encoded.
+            again; `"bi-encoder"`: a small bi-encoder embeds every passage, then the picked ones are encoded;
+            `"lexical"`: BM25 picks them, which takes no matrix product.
         bi_encoder (`BertConfig` or `BertShape`, *optional*): its sizes, all-MiniLM-L6-v2's by default.
         attention (`bool`, *optional*, defaults to `False`): count attention products too.
 
@@ -299,7 +300,7 @@ def own_costs(
         raise ValueError(f"mean_tokens must be above 0 and at most max_length ({shape.max_length}), got {tokens}")
     base = work.passages * passage_macs(shape.encoder, shape.max_length, attention)
     per_passage = bert_macs(shape.encoder, tokens, pooled=int(shape.pooler), attention=attention)
-    context = work.queries * _context_macs(work.documents, shape, attention)
+    context = work.queries * context_macs(work.documents, shape, attention=attention)
     rows = []
     for selection in selections:
         encoded = 0 if selection == "self" else work.queries * work.documents
@@ -310,6 +311,8 @@ def own_costs(
             first = work.passages * (per_passage + shape.encoder.hidden_size)
         elif selection == "bi-encoder":
             first = bert_macs(bi_encoder, tokens, sequences=work.passages + work.queries, attention=attention)
+        elif selection == "lexical":
+            first = 0
         else:
             raise ValueError(f"unknown selection {selection!r}; choose from {', '.join(SELECTIONS)}")
         second = encoded * per_passage + context
@@ -319,11 +322,17 @@ def own_costs(
     return rows
 
 
-def _context_macs(documents: int, shape: CoBertShape, attention: bool) -> float:
-    """Calibrator and scorer for one query: a candidate meets each prototype once, and is scored in all its groups."""
+def context_macs(documents: int, shape: CoBertShape = PAPER_SHAPE, *, attention: bool = False) -> float:
+    """
+    Calibrator and scorer for one query, as our model runs them once its candidates are encoded.
+
+    All groups are as long as the longest: the last one is padded, and a candidate of two groups is calibrated in both.
+    The weighted sum over prototypes is a matrix product and is counted too.
+    """
+    groups = shape.group_sizes(documents)
+    rows = len(groups) * max(groups)
     prototypes = min(shape.num_prototypes, documents)
-    total = bert_macs(shape.calibrator, 2, sequences=documents * prototypes, attention=attention)
-    total += prototypes * shape.encoder.hidden_size
-    for size in shape.group_sizes(documents):
-        total += bert_macs(shape.scorer, size, logits=size, attention=attention)
-    return total
+    pairs = rows * prototypes
+    total = bert_macs(shape.calibrator, 2, sequences=pairs, attention=attention)
+    total += (pairs + len(groups) * prototypes) * shape.encoder.hidden_size
+    return total + bert_macs(shape.scorer, max(groups), sequences=len(groups), logits=rows, attention=attention)

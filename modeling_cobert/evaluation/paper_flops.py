@@ -115,8 +115,8 @@ def _bert_qe(paper: PaperCounts, base: float, attention: bool) -> Cost:
     note = (
         f"the paper's BERT-QE rows take {theirs / 1e9:.3f} G a sequence of {QE_TOKENS} tokens, {theirs / once:.3f} "
         f"times the {once / 1e9:.3f} G of the other rows' convention: they seem to count two operations for each "
-        f"multiply-accumulate. The published {published['ratio']:.3f}x means {sequences / paper.queries:,.0f} sequences "
-        "a query, counted here once each"
+        f"multiply-accumulate. The published {published['ratio']:.3f}x means {sequences / paper.queries:,.0f} "
+        "sequences a query, counted here once each"
     )
     if paper.qe_passages is None:
         note += "; the paper gives no number of first-pass passages, so all phases stand in the second pass"

@@ -1,7 +1,8 @@
-"""One table, four looks: terminal, Markdown, LaTeX and HTML, each with its own escaping; and the tables of a comparison."""
+"""One table, four looks: terminal, Markdown, LaTeX and HTML, all escaped; and the tables of a comparison."""
 
 import html
 import re
+import textwrap
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from .significance import Comparison, format_p, marks, symbol
 
 # a mark behind it: significantly worse
 WORSE = "↓"
+NOTE_WIDTH = 110
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Table:
 
 
 def visible(text: str) -> str:
-    """Writes control characters, marks of direction, line separators and lone surrogates as `\\u001b`: nothing acts, all is seen."""
+    """Writes control and direction characters, line separators and lone surrogates as `\\u001b`: seen, not obeyed."""
     hidden = {"Cc", "Cf", "Cs", "Zl", "Zp"}
     return "".join(f"\\u{ord(c):04x}" if unicodedata.category(c) in hidden else c for c in str(text))
 
@@ -103,7 +105,8 @@ def to_terminal(table: Table) -> str:
         ]
         lines.append("  ".join(padded).rstrip())
     if table.notes:
-        lines += ["", *(visible(note) for note in table.notes)]
+        wrapped = (textwrap.fill(visible(note), NOTE_WIDTH, subsequent_indent="  ") for note in table.notes)
+        lines += ["", *wrapped]
     return "\n".join(lines) + "\n"
 
 
