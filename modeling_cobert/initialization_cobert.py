@@ -109,7 +109,8 @@ def _build_config(cls, encoder_config, calibrator, scorer, fields: dict):
         if used and path is None and layers > encoder_config.num_hidden_layers:
             raise ValueError(
                 f"the {part} wants the encoder's first {layers} layers, but it has "
-                f"{encoder_config.num_hidden_layers}: name a {part} checkpoint, or pass {part}_config with fewer num_hidden_layers"
+                f"{encoder_config.num_hidden_layers}: name a {part} checkpoint, or pass {part}_config with fewer "
+                "num_hidden_layers"
             )
     return config
 

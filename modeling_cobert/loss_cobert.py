@@ -28,7 +28,7 @@ def ranknet(logits: Tensor, grades: Tensor, real: Tensor) -> Tensor:
 
 
 def lambda_(logits: Tensor, grades: Tensor, real: Tensor) -> Tensor:
-    """RankNet, each pair weighted by the nDCG that its swap would change (LambdaRank, Burges 2010; Wang et al. 2018)."""
+    """RankNet, a pair weighted by the nDCG that its swap would change (LambdaRank; Burges 2010; Wang et al. 2018)."""
     losses, ordered = _pairs(logits, grades, real)
     order = (
         logits.detach().masked_fill(~real, torch.finfo(logits.dtype).min).argsort(dim=-1, descending=True, stable=True)

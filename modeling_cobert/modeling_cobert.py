@@ -306,7 +306,7 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
                     "this model was not loaded from a checkpoint: pass tokenizer=... or set model.tokenizer"
                 )
             name, hub_options = self._source
-            # With the encoder's config at hand AutoTokenizer does not read the checkpoint's, which asks for remote code.
+            # With the encoder's config given, AutoTokenizer does not read the checkpoint's and ask for remote code.
             self.tokenizer = AutoTokenizer.from_pretrained(
                 name, config=self.config.encoder_config, trust_remote_code=False, **hub_options
             )
