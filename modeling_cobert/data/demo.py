@@ -120,6 +120,10 @@ class DemoCollection:
         """None: the demo has no folds of its own."""
         return None
 
+    def splits(self) -> tuple[str, ...]:
+        """None either."""
+        return ()
+
 
 def _document(key: str, text: str) -> Document:
     """
