@@ -23,7 +23,7 @@ demo: $(STAMP)  ## build a small Co-BERT from real MiniLM weights and re-rank a 
 
 # One thread per process: tiny models run several times faster without a thread pool, and xdist uses the cores.
 test: lint  ## lint, then every test, offline
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2 tests
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2 --dist loadfile tests
 
 lint: $(STAMP)  ## ruff
 	$(BIN)/ruff check .

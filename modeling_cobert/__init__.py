@@ -8,7 +8,7 @@ from .pipeline_cobert import CoBertTextRankingPipeline
 
 __version__ = "0.1.0.dev0"
 
-# Checkpoints carry the code, so that AutoModel.from_pretrained(..., trust_remote_code=True) works without this package;
+# Checkpoints carry the code, so AutoModel.from_pretrained(..., trust_remote_code=True) works without this package;
 # where the package is installed, AutoModel needs no remote code.
 CoBertConfig.register_for_auto_class()
 CoBertForGroupwiseRanking.register_for_auto_class("AutoModel")

@@ -42,8 +42,8 @@ class CoBertConfig(PreTrainedConfig):
         use_residual (`bool`, *optional*, defaults to `True`):
             Whether a candidate's vector is averaged with its calibrated one.
         encoder_pooling (`str`, *optional*, defaults to `"cls"`):
-            What stands for a pair: the raw `[CLS]` vector (`"cls"`, the paper) or BERT's pooler over it (`"pooler"`, the
-            authors' release, and what the head of a BERT cross-encoder was trained on).
+            What stands for a pair: the raw `[CLS]` vector (`"cls"`, the paper) or BERT's pooler over it (`"pooler"`,
+            the authors' release, and what the head of a BERT cross-encoder was trained on).
         scorer_positions (`bool`, *optional*, defaults to `False`):
             Whether the scorer sees where in its group a document stands, as in the authors' release.
         mark_overlap (`bool`, *optional*, defaults to `False`):
@@ -143,8 +143,8 @@ class CoBertConfig(PreTrainedConfig):
             if part.hidden_size != self.encoder_config.hidden_size:
                 raise ValueError(
                     f"hidden sizes must agree: `{name}.hidden_size` is {part.hidden_size}, but "
-                    f"`encoder_config.hidden_size` is {self.encoder_config.hidden_size}. Set them to the same value, or "
-                    f"leave `{name}` out to get one as wide as the encoder."
+                    f"`encoder_config.hidden_size` is {self.encoder_config.hidden_size}. Set them to the same value, "
+                    f"or leave `{name}` out to get one as wide as the encoder."
                 )
 
     def validate_groups(self):
@@ -153,13 +153,13 @@ class CoBertConfig(PreTrainedConfig):
             raise ValueError(f"`group_size` must be at least 1, got {self.group_size}.")
         if not 0 <= self.group_overlap < self.group_size:
             raise ValueError(
-                f"`group_overlap` must be at least 0 and below `group_size`: got an overlap of {self.group_overlap} with "
-                f"groups of {self.group_size}. Lower `group_overlap` or raise `group_size`."
+                f"`group_overlap` must be at least 0 and below `group_size`: got an overlap of {self.group_overlap} "
+                f"with groups of {self.group_size}. Lower `group_overlap` or raise `group_size`."
             )
         if self.use_calibrator and self.num_prototypes < 1:
             raise ValueError(
-                f"the calibrator needs at least one prototype, got `num_prototypes={self.num_prototypes}`. Raise it, or "
-                "set `use_calibrator=False`."
+                f"the calibrator needs at least one prototype, got `num_prototypes={self.num_prototypes}`. Raise it, "
+                "or set `use_calibrator=False`."
             )
 
     def validate_lengths(self):

@@ -18,7 +18,8 @@ def bert_weights(cls, encoder: str | os.PathLike, calibrator, scorer, fields: di
     has_head = "BertForSequenceClassification" in (encoder_config.architectures or [])
     if has_head and encoder_config.num_labels not in (1, 2):
         raise ValueError(
-            f"encoder {str(encoder)!r} is a classifier with {encoder_config.num_labels} labels: a cross-encoder has 1 or 2"
+            f"encoder {str(encoder)!r} is a classifier with {encoder_config.num_labels} labels: a cross-encoder has 1 "
+            "or 2"
         )
     if has_head:
         fields.setdefault("encoder_pooling", "pooler")
@@ -46,7 +47,7 @@ def bert_weights(cls, encoder: str | os.PathLike, calibrator, scorer, fields: di
 
 
 def context_state(state: dict[str, Tensor], config) -> dict[str, Tensor]:
-    """What a calibrator or scorer of this config takes of a BertModel's weights: its layers, and the table rows in use."""
+    """What a calibrator or scorer of this config takes of a BertModel's weights: layers, and table rows in use."""
     rows = {
         "embeddings.position_embeddings.weight": config.max_position_embeddings,
         "embeddings.token_type_embeddings.weight": config.type_vocab_size,
@@ -96,7 +97,7 @@ def _build_config(cls, encoder_config, calibrator, scorer, fields: dict):
         if config.hidden_size != encoder_config.hidden_size:
             raise ValueError(
                 f"{part} {str(path)!r} has hidden size {config.hidden_size}, but the encoder has "
-                f"{encoder_config.hidden_size}: take one of that size, or leave it out to start from the encoder's layers"
+                f"{encoder_config.hidden_size}: take one of that size, or leave it out to start from the encoder"
             )
         fields[f"{part}_config"] = config
     config = cls.config_class(encoder_config=encoder_config, **fields)
@@ -107,8 +108,9 @@ def _build_config(cls, encoder_config, calibrator, scorer, fields: dict):
         layers = getattr(config, f"{part}_config").num_hidden_layers
         if used and path is None and layers > encoder_config.num_hidden_layers:
             raise ValueError(
-                f"the {part} wants the encoder's first {layers} layers, but it has {encoder_config.num_hidden_layers}: "
-                f"name a {part} checkpoint, or pass {part}_config with fewer num_hidden_layers"
+                f"the {part} wants the encoder's first {layers} layers, but it has "
+                f"{encoder_config.num_hidden_layers}: name a {part} checkpoint, or pass {part}_config with fewer "
+                "num_hidden_layers"
             )
     return config
 

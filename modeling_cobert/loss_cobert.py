@@ -28,7 +28,7 @@ def ranknet(logits: Tensor, grades: Tensor, real: Tensor) -> Tensor:
 
 
 def lambda_(logits: Tensor, grades: Tensor, real: Tensor) -> Tensor:
-    """RankNet with each pair weighted by the nDCG that its swap would change (LambdaRank, Burges 2010; Wang et al. 2018)."""
+    """RankNet, a pair weighted by the nDCG that its swap would change (LambdaRank; Burges 2010; Wang et al. 2018)."""
     losses, ordered = _pairs(logits, grades, real)
     order = (
         logits.detach().masked_fill(~real, torch.finfo(logits.dtype).min).argsort(dim=-1, descending=True, stable=True)
@@ -53,8 +53,8 @@ def ranking_loss(name: str, logits: Tensor, labels: Tensor, mask: Tensor | None 
     Args:
         name (`str`): a key of `LOSSES`.
         logits (`torch.Tensor` of shape `(groups, documents)`): one relevance logit each.
-        labels (`torch.Tensor` of shape `(groups, documents)`): grades; -100 where there is none. A grade below 0 (TREC's
-            junk pages) counts as 0.
+        labels (`torch.Tensor` of shape `(groups, documents)`): grades; -100 where there is none. A grade below 0
+            (TREC's junk pages) counts as 0.
         mask (`torch.Tensor` of shape `(groups, documents)`, *optional*): true or 1 for real candidates.
 
     Example:

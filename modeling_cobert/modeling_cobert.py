@@ -11,7 +11,7 @@ from .configuration_cobert import CoBertConfig
 from .initialization_cobert import bert_weights
 from .loss_cobert import ranking_loss
 
-# Not used here: transformers ships a model's code by following its relative imports, and this brings the pipeline along.
+# Not used here: transformers ships a model's code by following its relative imports; this brings the pipeline along.
 from .pipeline_cobert import CoBertTextRankingPipeline  # noqa: F401
 from .reranking_cobert import rerank
 
@@ -27,8 +27,8 @@ class CoBertRankingOutput(ModelOutput):
         loss (`torch.FloatTensor` of shape `()`, *optional*, returned when `labels` is given):
             The loss that the config names, over every real candidate.
         logits (`torch.FloatTensor` of shape `(batch, n)`):
-            One relevance logit a candidate: the ranking score. Its sigmoid is the paper's probability. What stands at a
-            padded candidate means nothing.
+            One relevance logit a candidate: the ranking score. Its sigmoid is the paper's probability. What stands at
+            a padded candidate means nothing.
         prototype_weights (`torch.FloatTensor` of shape `(batch, m)`, *optional*, with a calibrator):
             How much each prototype counts; they sum to 1 over the real ones.
         encoder_hidden_states, encoder_attentions (`tuple` of tensors, *optional*):
@@ -261,7 +261,8 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
             vectors (`torch.Tensor` of shape `(batch, m + n, hidden)`, *optional*):
                 What [`encode`] gave for the pairs, in place of `input_ids`, `attention_mask` and `token_type_ids`.
             output_hidden_states, output_attentions (`bool`, *optional*):
-                Whether to return those of encoder, calibrator and scorer (attentions want `attn_implementation="eager"`).
+                Whether to return those of encoder, calibrator and scorer; attentions want
+                `attn_implementation="eager"`.
             return_dict (`bool`, *optional*):
                 Whether to return a [`CoBertRankingOutput`] (the default) or a tuple.
         """
@@ -304,16 +305,14 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
         self._source = (str(name_or_path), {name: value for name, value in hub_options.items() if value is not None})
 
     def find_tokenizer(self):
-        """
-        The tokenizer that was set (`model.tokenizer = ...`), or the one beside the checkpoint that this model was made from.
-        """
+        """The tokenizer that was set (`model.tokenizer = ...`), or the one beside this model's checkpoint."""
         if self.tokenizer is None:
             if self._source is None:
                 raise ValueError(
                     "this model was not loaded from a checkpoint: pass tokenizer=... or set model.tokenizer"
                 )
             name, hub_options = self._source
-            # With the encoder's config at hand AutoTokenizer need not read the checkpoint's, which would ask for remote code.
+            # With the encoder's config given, AutoTokenizer does not read the checkpoint's and ask for remote code.
             self.tokenizer = AutoTokenizer.from_pretrained(
                 name, config=self.config.encoder_config, trust_remote_code=False, **hub_options
             )

@@ -63,6 +63,32 @@ def split_document(document: str | Mapping, position: int | None = None) -> tupl
     return title, text
 
 
+def split_words(texts: Sequence[str]) -> list[TokenizedText]:
+    """The words alone, split as [`PairTokenizer.tokenize`] splits them, for whoever needs no tokens."""
+    return [TokenizedText(_encodable(text).split(), [], []) for text in texts]
+
+
+def cut_documents(
+    documents: Sequence[str | Mapping],
+    passage_words: int,
+    passage_overlap: int,
+    passage_title: bool = False,
+    tokenize: Callable[[Sequence[str]], list[TokenizedText]] = split_words,
+) -> list[CutDocument]:
+    """What [`PairTokenizer.cut`] does, with any way to tokenise; by default there are words and no tokens."""
+    parts = [split_document(document, position) for position, document in enumerate(documents)]
+    titles = [title if passage_title else "" for title, _ in parts]
+    bodies = [text if passage_title else f"{title} {text}" for title, text in parts]
+    return [
+        CutDocument(
+            title if title.words else None,
+            body,
+            overlapping_windows(len(body.words), passage_words, passage_overlap) or [(0, 0)],
+        )
+        for title, body in zip(tokenize(titles), tokenize(bodies), strict=True)
+    ]
+
+
 class PairTokenizer:
     """
     Builds `[CLS] query [SEP] passage [SEP]` rows from texts that were tokenised once.
@@ -116,25 +142,15 @@ class PairTokenizer:
         self, documents: Sequence[str | Mapping], passage_words: int, passage_overlap: int, passage_title: bool = False
     ) -> list[CutDocument]:
         """
-        Cuts documents into overlapping passages; an empty one is one empty passage, since it must be ranked all the same.
+        Cuts documents into overlapping passages; an empty one is one empty passage, since it must be ranked as well.
 
         Args:
             documents (`list[str | dict]`): texts, or dicts with `text` and perhaps `title`.
             passage_words, passage_overlap (`int`): words of a passage, and words that neighbours share.
-            passage_title (`bool`, *optional*, defaults to `False`): whether the title stands before every passage; else
-                it is the beginning of the text.
+            passage_title (`bool`, *optional*, defaults to `False`): whether the title stands before every passage;
+                else it is the beginning of the text.
         """
-        parts = [split_document(document, position) for position, document in enumerate(documents)]
-        titles = [title if passage_title else "" for title, _ in parts]
-        bodies = [text if passage_title else f"{title} {text}" for title, text in parts]
-        return [
-            CutDocument(
-                title if title.words else None,
-                body,
-                overlapping_windows(len(body.words), passage_words, passage_overlap) or [(0, 0)],
-            )
-            for title, body in zip(self.tokenize(titles), self.tokenize(bodies), strict=True)
-        ]
+        return cut_documents(documents, passage_words, passage_overlap, passage_title, self.tokenize)
 
     def query(self, query: str) -> list[int]:
         """A query's tokens; one that leaves no room for a passage is an error, since it must not be cut."""
@@ -144,8 +160,8 @@ class PairTokenizer:
         room = self.max_length - self.num_special - 1
         if len(ids) > room:
             raise ValueError(
-                f"the query has {len(ids)} tokens, but a window of {self.max_length} has room for {room} beside a passage: "
-                f"shorten the query ({query[:60]!r}...) or use a model with a larger max_length"
+                f"the query has {len(ids)} tokens, but a window of {self.max_length} has room for {room} beside a "
+                f"passage: shorten the query ({query[:60]!r}...) or use a model with a larger max_length"
             )
         return ids
 

@@ -31,13 +31,13 @@ def rerank(
     Args:
         model ([`CoBertForGroupwiseRanking`]): what scores them.
         query (`str`): never truncated; one that leaves no room for a passage is an error.
-        documents (`list[str | dict]`): strings, or dicts with `text` and perhaps `title`, in first-stage order, best first.
+        documents (`list[str | dict]`): strings, or dicts with `text` and perhaps `title`, in first-stage order.
         top_k (`int`, *optional*): how many to return; all by default.
         tokenizer (`PreTrainedTokenizerBase`, *optional*): by default the one beside the checkpoint.
         selector (`str`, *optional*): overrides the config's `selector`.
         return_documents (`bool`, *optional*, defaults to `False`): whether each result has the document's `text`.
         batch_tokens (`int`, *optional*, defaults to 16384): the most tokens in a batch, padding included.
-        show_progress_bar (`bool`, *optional*): by default a bar appears on a terminal when the work lasts over 3 seconds.
+        show_progress_bar (`bool`, *optional*): by default a bar appears on a terminal after 3 seconds.
 
     Returns:
         `list[dict]`: best first, `corpus_id` (the document's place in `documents`), `score` (the logit), `probability`
@@ -63,7 +63,7 @@ def rerank(
 def select_vectors(
     model, pairs: PairTokenizer, query: str, documents: Sequence, selector: str, batch_tokens: int, advance=None
 ) -> tuple[Tensor, list[float]]:
-    """The vector `(documents, hidden)` of each document's best passage, and the relevance that the selector gave it."""
+    """The vector `(documents, hidden)` of each document's best passage, and the selector's score of it."""
     query_ids = pairs.query(query)
     cut = _cut(model, pairs, documents)
 
@@ -112,8 +112,8 @@ def own_relevance(model, vectors: Tensor) -> Tensor:
     if model.scorer is None:
         return model.classifier(vectors).squeeze(-1)
     raise ValueError(
-        "selector 'self' needs a relevance head on single passages, and a model with a scorer but no calibrator has none: "
-        "use 'lexical', 'first-stage' or a cross-encoder"
+        "selector 'self' needs a relevance head on single passages, and a model with a scorer but no calibrator has "
+        "none: use 'lexical', 'first-stage' or a cross-encoder"
     )
 
 

@@ -61,7 +61,7 @@ class CrossEncoderSelector:
 
     @torch.no_grad()
     def score_rows(self, rows: Sequence[TokenRow], batch_tokens: int, advance: Callable | None = None) -> list[float]:
-        """The relevance logit of each query-passage row (for two labels, that of the second less that of the first)."""
+        """The relevance logit of each query-passage row (of two labels, the second less the first)."""
         return map_rows(rows, self.pairs, self._relevance, self.model.device, batch_tokens, advance).tolist()
 
     def score(self, query: str, documents: Sequence[CutDocument], batch_tokens: int) -> list[list[float]]:

@@ -1,1 +1,1 @@
-"""From a search collection to the groups that Co-BERT trains on: collections, TREC files, first stage, passages, groups."""
+"""From a search collection to the groups that Co-BERT trains on: TREC files, first stage, passages, groups."""

@@ -62,6 +62,9 @@ class Collection(Protocol):
     def folds(self) -> list[Fold] | None:
         """The collection's own cross-validation folds, if it has some."""
 
+    def splits(self) -> tuple[str, ...]:
+        """The names that `qrels` takes, where the judgments come in several disjoint splits; else nothing."""
+
 
 def open_collection(
     name: str | os.PathLike,
@@ -336,6 +339,12 @@ class FolderCollection:
         path = self.folder / "folds.json"
         return read_folds(path) if path.exists() else None
 
+    def splits(self) -> tuple[str, ...]:
+        if self.qrels_file is not None or not any(self.folder.glob("qrels/*.tsv")):
+            return ()
+        names = tuple(path.stem for path in self._qrels_files(self.split))
+        return names if len(names) > 1 else ()
+
 
 class IrdsCollection:
     """A dataset of ir_datasets; only the documents asked for are looked up, which GOV2 needs."""
@@ -378,6 +387,9 @@ class IrdsCollection:
 
     def folds(self) -> list[Fold] | None:
         return None
+
+    def splits(self) -> tuple[str, ...]:
+        return ()
 
     def _need(self, part: str) -> None:
         if not self._dataset.has(part):

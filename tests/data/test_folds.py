@@ -212,7 +212,7 @@ def test_overlap_is_an_error_even_when_missing_queries_are_skipped(folds):
         check_folds(folds, "abc", skip_missing=True, source="my.json")
 
 
-# The real files; each count was taken from the files by hand.
+# The real files; the counts were taken from their JSON directly, without this package.
 
 
 @pytest.mark.parametrize(

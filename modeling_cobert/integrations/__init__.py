@@ -1,0 +1,1 @@
+"""One small file per neighbour: what lets Co-BERT meet it."""

@@ -1,0 +1,111 @@
+"""The authors' release -> a Co-BERT checkpoint that gives the same scores."""
+
+import os
+
+import torch
+from torch import Tensor
+from transformers import AutoTokenizer, BertConfig
+
+from modeling_cobert.configuration_cobert import CoBertConfig
+from modeling_cobert.initialization_cobert import context_state, relevance_row
+from modeling_cobert.modeling_cobert import CoBertForGroupwiseRanking
+
+VARIANTS = {
+    "cobert": {},
+    "prf_only": {"use_scorer": False},
+    "group_only": {"use_calibrator": False},
+    "no_resi": {"use_residual": False},
+}
+
+
+def convert(
+    weights: str | os.PathLike,
+    encoder: str | os.PathLike,
+    calibrator: str | os.PathLike | None,
+    scorer: str | os.PathLike | None,
+    variant: str = "cobert",
+    **fields,
+) -> CoBertForGroupwiseRanking:
+    """
+    Loads the authors' `weights.pt` into a [`CoBertForGroupwiseRanking`] that computes as their code does.
+
+    What their code does beside the paper is switched on in the config: the encoder's pooler, its own relevance logit
+    as prototype weight, positions and a marked overlap in the scorer.
+
+    Args:
+        weights (`str` or `os.PathLike`): their state dict, read with `weights_only=True`.
+        encoder, calibrator, scorer (`str` or `os.PathLike`): folders with the BERTs' configs; the encoder's also holds
+            the tokenizer. The calibrator's or scorer's may be `None` where the variant has none.
+        variant (`str`, *optional*, defaults to `"cobert"`): `"cobert"`, `"prf_only"`, `"group_only"` or `"no_resi"`.
+        fields: further fields of [`CoBertConfig`], such as `group_size`.
+    """
+    if variant not in VARIANTS:
+        raise ValueError(f"unknown variant {variant!r}: one of {', '.join(VARIANTS)}")
+    switches = VARIANTS[variant]
+    folders = {"encoder_config": encoder}
+    if switches.get("use_calibrator", True):
+        folders["calibrator_config"] = calibrator
+    if switches.get("use_scorer", True):
+        folders["scorer_config"] = scorer
+    config = CoBertConfig(
+        **{name: _bert_config(name, folder) for name, folder in folders.items()},
+        **{
+            "encoder_pooling": "pooler",
+            "scorer_positions": True,
+            "mark_overlap": True,
+            "selector": "lexical" if variant == "group_only" else "self",
+            **switches,
+            **fields,
+        },
+    )
+    model = CoBertForGroupwiseRanking(config)
+    model.load_state_dict(_translate(_read(weights), config, str(weights)))
+    model.tokenizer = AutoTokenizer.from_pretrained(encoder, config=config.encoder_config, trust_remote_code=False)
+    return model.eval()
+
+
+def _bert_config(name: str, folder: str | os.PathLike | None) -> BertConfig:
+    if folder is None:
+        raise ValueError(f"this variant has a {name.removesuffix('_config')}: name the folder of its BERT config")
+    config = BertConfig.from_pretrained(folder)
+    fields = {k: v for k, v in config.to_dict().items() if k not in ("architectures", "_name_or_path")}
+    return BertConfig(**fields)
+
+
+def _read(weights: str | os.PathLike) -> dict[str, Tensor]:
+    state = torch.load(weights, map_location="cpu", weights_only=True)
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise ValueError(f"{weights}: not a state dict of tensors")
+    # A model saved under DataParallel has this before every key.
+    return {name.removeprefix("module."): value.float() for name, value in state.items()}
+
+
+def _translate(theirs: dict[str, Tensor], config: CoBertConfig, source: str) -> dict[str, Tensor]:
+    def part(prefix: str) -> dict[str, Tensor]:
+        found = {name[len(prefix) :]: value for name, value in theirs.items() if name.startswith(prefix)}
+        if not found:
+            raise ValueError(f"{source}: no weights under {prefix}*; is this another variant?")
+        return found
+
+    def head(prefix: str) -> tuple[Tensor, Tensor]:
+        found = part(prefix)
+        if set(found) != {"weight", "bias"} or found["weight"].shape[0] != 2:
+            raise ValueError(f"{source}: expected a head of two classes under {prefix}*")
+        return found["weight"], found["bias"]
+
+    # Older transformers saved this buffer; it holds no weight.
+    encoder = {name: value for name, value in part("QT_BERT.bert.").items() if name != "embeddings.position_ids"}
+    ours = {f"encoder.{name}": value for name, value in encoder.items()}
+    if config.use_calibrator:
+        # The logit of class 1 itself, not its difference to class 0, weighs the prototypes.
+        weight, bias = head("QT_BERT.classifier.")
+        ours |= {"prototype_weight.weight": weight[1:], "prototype_weight.bias": bias[1:]}
+        ours |= _context("calibrator", part("ATTN_BERT.bert."), config.calibrator_config)
+    if config.use_scorer:
+        ours |= _context("scorer", part("QB_BERT.bert."), config.scorer_config)
+    weight, bias = relevance_row(*head("QB_BERT.classifier." if config.use_scorer else "classifier."))
+    return ours | {"classifier.weight": weight, "classifier.bias": bias}
+
+
+def _context(name: str, state: dict[str, Tensor], config: BertConfig) -> dict[str, Tensor]:
+    return {f"{name}.{key}": value for key, value in context_state(state, config).items()}
