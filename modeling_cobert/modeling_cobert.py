@@ -347,7 +347,8 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
         Args:
             encoder (`str` or `os.PathLike`):
                 Hub id or folder of a BERT. A cross-encoder (`BertForSequenceClassification` with 1 or 2 labels) also
-                gives its pooler, and its relevance row to W_t, b_t and, without a scorer, to the head.
+                gives its pooler, and its relevance row to W_t, b_t and, without a scorer, to the head. So does a
+                Co-BERT's folder, such as a pointwise one that is to get its context parts.
             calibrator, scorer (`str` or `os.PathLike`, *optional*):
                 Hub ids or folders of BERTs of the encoder's hidden size; all their layers are taken. By default the
                 encoder's own first layers, as many as the config says (2 and 4).

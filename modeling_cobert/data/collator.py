@@ -50,7 +50,8 @@ class GroupCollator:
         documents = mask.shape[1]
         laid = []  # batch * (m + n) token rows, empty ones for padding
         for row in rows:
-            prototypes, candidates = self.token_rows(row)
+            prototypes = self.pair_rows(row, row["prototype_passages"][: self.num_prototypes])
+            candidates = self.pair_rows(row, row["candidate_passages"])
             laid += prototypes + [_NOTHING] * (self.num_prototypes - len(prototypes))
             laid += candidates + [_NOTHING] * (documents - self.num_prototypes - len(candidates))
         padded = self.pairs.pad(laid)
@@ -58,16 +59,13 @@ class GroupCollator:
         batch |= {"document_mask": mask, "labels": labels}
         return batch | ({"query_ids": [row["qid"] for row in rows]} if self.with_query_ids else {})
 
-    def token_rows(self, row: Mapping) -> tuple[list[TokenRow], list[TokenRow]]:
-        """The query-passage pairs of a row: of its first m prototypes, and of its candidates."""
-        prototypes = list(row["prototype_passages"][: self.num_prototypes])
-        texts = prototypes + list(row["candidate_passages"])
+    def pair_rows(self, row: Mapping, passages: Sequence[str]) -> list[TokenRow]:
+        """Some passages of a row, each paired with its query."""
         try:
             query_ids = self.pairs.query(row["query"])
-            pairs = [self.pairs.pair(query_ids, passage.ids) for passage in self.pairs.tokenize(texts)]
+            return [self.pairs.pair(query_ids, passage.ids) for passage in self.pairs.tokenize(passages)]
         except (TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"query {row['qid']!r}, group {row.get('group')}: {error}") from error
-        return pairs[: len(prototypes)], pairs[len(prototypes) :]
 
 
 _NOTHING = TokenRow([], 0)
@@ -78,7 +76,7 @@ def document_layout(rows: Sequence[Mapping], num_prototypes: int) -> tuple[Tenso
     What is real and what is relevant in a batch of rows.
 
     Returns:
-        `document_mask` (batch, m + n), 1 for real rows, and `labels` (batch, n), the candidates' grades, -100 for none.
+        `document_mask` (batch, m + n), 1 for real rows, and `labels` (batch, n), grades or -100.
     """
     if not rows:
         raise ValueError("a batch needs at least one group")
