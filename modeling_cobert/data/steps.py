@@ -1,4 +1,4 @@
-"""A step's folder: `settings.json` says what it is made of, guards a resumption, and holds the counts once all is done."""
+"""A step's folder: `settings.json` says what it is made of, guards a resumption and, at the end, has the counts."""
 
 import hashlib
 import json
@@ -26,9 +26,6 @@ def claim_folder(folder: str | os.PathLike, settings: Mapping) -> dict | None:
         `dict` or `None`: the finished step's settings and `counts`, or `None` where there is still work to do.
     """
     folder, settings = Path(folder), json.loads(json.dumps(settings))
-    if folder.is_dir():
-        for left in folder.rglob(".*.tmp"):
-            left.unlink(missing_ok=True)
     if (folder / SETTINGS).exists():
         known = read_settings(folder)
         counts = known.pop("counts")
@@ -37,7 +34,11 @@ def claim_folder(folder: str | os.PathLike, settings: Mapping) -> dict | None:
                 f"{folder / SETTINGS}: begun with other settings: {_differences(known, settings)}. "
                 "Give another output folder, or remove this one to start over."
             )
+        for left in folder.rglob(".*.tmp"):
+            left.unlink(missing_ok=True)
         return None if counts is None else known | {"counts": counts}
+    for left in folder.glob(f".{SETTINGS}.*.tmp"):
+        left.unlink(missing_ok=True)
     others = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     if others:
         raise ValueError(f"{folder}: not empty and not of this step (there is {others[0]!r}): give another folder")

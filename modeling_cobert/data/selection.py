@@ -1,0 +1,296 @@
+"""Selection: the best passage of every candidate, in shards of queries, so that a killed run goes on where it was."""
+
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import torch
+from accelerate import PartialState
+from tqdm.auto import tqdm
+
+from ..grouping_cobert import best_first
+from .candidates import Candidates, as_dict, find_candidates
+from .collections import Collection
+from .files import atomic_open
+from .passage_scores import BiEncoderScorer, CrossEncoderScorer, WordScorer, load_scorer
+from .steps import claim_folder, file_sha256, read_settings, write_settings
+
+logger = logging.getLogger(__name__)
+
+STEP = "selection"
+SCHEMA = pa.schema(
+    [
+        ("qid", pa.string()),
+        ("query", pa.string()),
+        ("doc_id", pa.string()),
+        ("rank", pa.int32()),  # in the run, from 1
+        ("first_stage_score", pa.float64()),
+        ("score", pa.float64()),  # the selector's, of the best passage
+        ("window", pa.int32()),  # which passage that is, from 0
+        ("windows", pa.int32()),  # how many passages the document has
+        ("truncated", pa.int32()),  # how many of them did not fit; null where no tokenizer counts
+        ("passage", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class SelectionOptions:
+    """
+    What the selected passages depend on, besides collection and run. The defaults are the paper's.
+
+    Args:
+        selector (`str`): Hub id or folder of a cross-encoder (the paper's way) or bi-encoder, `"lexical"` or
+            `"first-stage"`.
+        k (`int`, *optional*, defaults to 1000): how many documents of each query are re-ranked.
+        passage_words, passage_overlap (`int`, *optional*, default to 150 and 75): words of a passage, and words that
+            neighbours share.
+        passage_title (`bool`, *optional*, defaults to `False`): whether the title stands before every passage.
+        max_length (`int`, *optional*, defaults to 256): the most tokens of a query-passage pair.
+        batch_tokens (`int`, *optional*, defaults to 16384): the most tokens of a batch, padding included.
+        shard_queries (`int`, *optional*, defaults to 8): queries that are worked on, and saved, together.
+        tokenizer (`str`, *optional*): for a selector without one, whose tokens tell which passages get truncated.
+        skip_missing (`bool`, *optional*, defaults to `False`): whether what does not fit together is counted and left
+            out instead of being an error.
+    """
+
+    selector: str
+    k: int = 1000
+    passage_words: int = 150
+    passage_overlap: int = 75
+    passage_title: bool = False
+    max_length: int = 256
+    batch_tokens: int = 16384
+    shard_queries: int = 8
+    tokenizer: str | None = None
+    skip_missing: bool = False
+
+    @property
+    def window(self) -> tuple[int, int, bool]:
+        return self.passage_words, self.passage_overlap, self.passage_title
+
+
+@dataclass(frozen=True)
+class SelectedQuery:
+    """One query's candidates in first-stage order: equally long columns, named as in the files."""
+
+    qid: str
+    query: str
+    doc_ids: list[str]
+    ranks: list[int]
+    first_stage_scores: list[float]
+    scores: list[float]
+    passages: list[str]
+
+
+def select_passages(
+    collection: Collection,
+    run: str | os.PathLike,
+    output: str | os.PathLike,
+    options: SelectionOptions,
+    source: Mapping | None = None,
+    progress: bool = True,
+) -> dict:
+    """
+    Writes the best passage of each candidate of each query to `output`; done before, or in part, it goes on.
+
+    Under `torchrun` or `accelerate launch` the shards are dealt to all processes; every process returns at the end.
+
+    Args:
+        collection ([`Collection`]): queries and documents.
+        run (`str` or `os.PathLike`): the TREC run that names the candidates.
+        output (`str` or `os.PathLike`): a new folder, or one begun with the same settings.
+        options ([`SelectionOptions`]): how to select.
+        source (`Mapping`, *optional*): how the collection was opened, for whoever opens it after this step.
+        progress (`bool`, *optional*, defaults to `True`): whether to show progress bars.
+
+    Returns:
+        `dict`: the settings and, under `counts`, what was done; also in `output/settings.json`.
+    """
+    output = Path(output)
+    state = PartialState(cpu=not torch.accelerator.is_available(), timeout=timedelta(days=30))
+    progress = progress and state.is_main_process
+    work = _Selection(collection, run, output, options, state, progress)
+    with state.main_process_first():
+        done = claim_folder(output, work.settings(collection.name, run, source))
+    state.wait_for_everyone()  # nobody writes a shard before all have looked which are missing
+    if done is None:
+        work.select()
+    state.wait_for_everyone()
+    return read_settings(output, STEP)
+
+
+class _Selection:
+    """One process's part in the work."""
+
+    def __init__(self, collection, run, output: Path, options: SelectionOptions, state: PartialState, progress: bool):
+        self.collection, self.output, self.options = collection, output, options
+        self.state, self.progress = state, progress
+        if options.shard_queries < 1:
+            raise ValueError(f"shard_queries must be at least 1, got {options.shard_queries}")
+        self.candidates: Candidates = find_candidates(
+            collection, run, options.k, *options.window, options.skip_missing, progress
+        )
+        self.scorer: WordScorer | CrossEncoderScorer | BiEncoderScorer = load_scorer(
+            options.selector,
+            options.max_length,
+            options.batch_tokens,
+            self.candidates.windows,
+            output / "vectors",
+            state.device,
+            options.tokenizer,
+        )
+        self.query_tokens = self._count_query_tokens()
+        qids = list(self.candidates.queries)
+        size = options.shard_queries
+        self.shards = [qids[start : start + size] for start in range(0, len(qids), size)]
+
+    def settings(self, name: str, run: str | os.PathLike, source: Mapping | None) -> dict:
+        fingerprints = {"run": file_sha256(run), **self.candidates.sha256, "selector": self.scorer.sha256}
+        return {
+            "step": STEP,
+            "format": 1,
+            "collection": name,
+            "source": None if source is None else dict(source),
+            "first_stage": self.candidates.tag,
+            "selector_kind": self.scorer.kind,
+            **asdict(self.options),
+            "sha256": fingerprints,
+        }
+
+    def select(self) -> None:
+        """Makes this process's share of the missing shards; the main process then counts and finishes."""
+        missing = [number for number in range(len(self.shards)) if not _shard(self.output, number).exists()]
+        if missing and isinstance(self.scorer, BiEncoderScorer):
+            self._embed(self.scorer)
+        else:
+            self.state.wait_for_everyone()
+        mine = self._share(missing)
+        windows, ranked = self.candidates.windows, self.candidates.ranked
+        total = sum(windows[doc_id] for number in mine for qid in self.shards[number] for doc_id in ranked[qid])
+        with tqdm(total=total, desc="Selecting", unit=" passages", disable=not self.progress) as bar:
+            for number in mine:
+                self._write_shard(number, bar.update)
+        self.state.wait_for_everyone()
+        if self.state.is_main_process:
+            counts = _count(self.output, len(self.shards), self.candidates)
+            if isinstance(self.scorer, BiEncoderScorer):
+                self.scorer.clean_up()
+            settings = read_settings(self.output)
+            del settings["counts"]
+            write_settings(self.output, settings, counts)
+
+    def _share(self, numbers: Sequence[int]) -> Sequence[int]:
+        return numbers[self.state.process_index :: self.state.num_processes]
+
+    def _count_query_tokens(self) -> dict[str, int]:
+        """Also the check, before any work, that every query leaves room for a passage."""
+        if self.scorer.pairs is None:
+            return dict.fromkeys(self.candidates.queries, 0)
+        counts = {}
+        for qid, query in self.candidates.queries.items():
+            try:
+                counts[qid] = len(self.scorer.pairs.query(query))
+            except ValueError as error:
+                raise ValueError(f"query {qid!r}: {error}") from None
+        return counts
+
+    def _embed(self, scorer: BiEncoderScorer) -> None:
+        missing = scorer.missing()
+        self.state.wait_for_everyone()
+        mine = self._share(missing)
+        total = sum(self.candidates.windows[doc_id] for number in mine for doc_id in scorer.files[number])
+        with tqdm(total=total, desc="Embedding", unit=" passages", disable=not self.progress) as bar:
+            for number in mine:
+                found = self.collection.lookup(scorer.files[number])
+                documents = [as_dict(found[doc_id]) for doc_id in scorer.files[number]]
+                scorer.embed(number, scorer.pairs.cut(documents, *self.options.window), bar.update)
+        self.state.wait_for_everyone()
+
+    def _write_shard(self, number: int, advance) -> None:
+        ranked = {qid: self.candidates.ranked[qid] for qid in self.shards[number]}
+        queries = {qid: self.candidates.queries[qid] for qid in ranked}
+        found = self.collection.lookup(dict.fromkeys(doc_id for documents in ranked.values() for doc_id in documents))
+        cut = self.scorer.cut([as_dict(document) for document in found.values()], *self.options.window)
+        documents = dict(zip(found, cut, strict=True))
+        ordered = {qid: list(scores) for qid, scores in ranked.items()}
+        columns: dict[str, list] = {name: [] for name in SCHEMA.names}
+        all_scores = self.scorer.score(queries, ordered, documents, advance)
+        for (qid, query), scores in zip(queries.items(), all_scores, strict=True):
+            for rank, (doc_id, passages) in enumerate(zip(ordered[qid], scores, strict=True), start=1):
+                best = best_first(passages, 1)[0]
+                row = (
+                    qid,
+                    query,
+                    doc_id,
+                    rank,
+                    ranked[qid][doc_id],
+                    passages[best],
+                    best,
+                    len(passages),
+                    self.scorer.truncated(self.query_tokens[qid], doc_id, documents[doc_id]),
+                    documents[doc_id].text(best),
+                )
+                for name, value in zip(SCHEMA.names, row, strict=True):
+                    columns[name].append(value)
+        with atomic_open(_shard(self.output, number), "wb") as file:
+            pq.write_table(pa.table(columns, schema=SCHEMA), file, compression="zstd")
+
+
+def read_selected(folder: str | os.PathLike) -> Iterator[SelectedQuery]:
+    """Reads the queries of a finished selection, in order; one shard is in memory at a time."""
+    folder = Path(folder)
+    settings = read_settings(folder, STEP)
+    for number in range(settings["counts"]["shards"]):
+        table = pq.read_table(_shard(folder, number), schema=SCHEMA)
+        qids = table["qid"].to_pylist()
+        starts = [i for i, qid in enumerate(qids) if i == 0 or qid != qids[i - 1]]
+        for start, end in zip(starts, [*starts[1:], len(qids)], strict=True):
+            rows = table.slice(start, end - start)
+            yield SelectedQuery(
+                qid=qids[start],
+                query=rows["query"][0].as_py(),
+                doc_ids=rows["doc_id"].to_pylist(),
+                ranks=rows["rank"].to_pylist(),
+                first_stage_scores=rows["first_stage_score"].to_pylist(),
+                scores=rows["score"].to_pylist(),
+                passages=rows["passage"].to_pylist(),
+            )
+
+
+def selected_queries(folder: str | os.PathLike) -> list[str]:
+    """The ids of the queries of a finished selection, in order."""
+    shards = range(read_settings(folder, STEP)["counts"]["shards"])
+    tables = (pq.read_table(_shard(Path(folder), number), columns=["qid"]) for number in shards)
+    return [qid for table in tables for qid in pc.unique(table["qid"]).to_pylist()]
+
+
+def _shard(folder: Path, number: int) -> Path:
+    return folder / "shards" / f"{number:05d}.parquet"
+
+
+def _count(folder: Path, shards: int, candidates: Candidates) -> dict:
+    """What the files hold: never what a process remembers, since an earlier one may have made them."""
+    counts = {"pairs": 0, "pair_passages": 0, "truncated": 0}
+    counted = True
+    for number in range(shards):
+        table = pq.read_table(_shard(folder, number), columns=["windows", "truncated"])
+        counts["pairs"] += len(table)
+        counts["pair_passages"] += pc.sum(table["windows"]).as_py()
+        counted = counted and table["truncated"].null_count == 0
+        counts["truncated"] += pc.sum(table["truncated"]).as_py() or 0
+    return {
+        "shards": shards,
+        "queries": len(candidates.queries),
+        "documents": len(candidates.windows),
+        "passages": sum(candidates.windows.values()),
+        **counts,
+        "truncated": counts["truncated"] if counted else None,
+        "skipped": candidates.skipped,
+    }

@@ -1,0 +1,105 @@
+"""Which query goes to which split: cross-validation folds, or the collection's own train, validation and test."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from .collections import Collection
+from .folds import METHODS, Fold, check_folds, make_folds, read_folds
+
+logger = logging.getLogger(__name__)
+
+_NAMES = {"train": "train", "dev": "validation", "validation": "validation", "test": "test"}
+
+
+@dataclass(frozen=True)
+class SplitPlan:
+    """
+    Where each query goes.
+
+    Args:
+        splits (`dict[str, tuple[str, ...]]`): split name to query ids, in the order given to [`plan_splits`].
+        folds (`list[Fold]` or `None`): the folds, over those queries only.
+        skipped (`dict[str, int]`): how many queries of each kind were left out.
+    """
+
+    splits: dict[str, tuple[str, ...]]
+    folds: list[Fold] | None
+    skipped: dict[str, int]
+
+    @cached_property
+    def split_of(self) -> dict[str, str]:
+        return {qid: split for split, qids in self.splits.items() for qid in qids}
+
+
+def plan_splits(
+    collection: Collection, qids: Sequence[str], folds: str = "auto", seed: int = 42, skip_missing: bool = False
+) -> SplitPlan:
+    """
+    Assigns queries to splits, each to at most one.
+
+    Args:
+        collection ([`Collection`]): whose queries, own folds and own splits count.
+        qids (`list[str]`): the queries that there are candidates for.
+        folds (`str`, *optional*, defaults to `"auto"`): a JSON file of folds, `"round-robin"` or `"random"` over all
+            queries of the collection, or `"none"` (one split, `test`). `"auto"` takes the collection's own folds, else
+            its own train, validation and test, else random folds. Split `fold_i` holds what fold i tests.
+        seed (`int`, *optional*, defaults to 42): of random folds.
+        skip_missing (`bool`, *optional*, defaults to `False`): whether queries outside of all splits are left out, and
+            folds for other queries cut down, instead of being an error.
+    """
+    if folds == "none":
+        return SplitPlan({"test": tuple(qids)}, None, {})
+    if folds == "auto":
+        own = collection.folds()
+        if own is not None:
+            return _by_folds(own, qids, skip_missing, f"folds of {collection.name}")
+        if collection.splits():
+            return _by_own_splits(collection, qids, skip_missing)
+        logger.warning("%s has no folds of its own: its queries are dealt at random, seed %d", collection.name, seed)
+        folds = "random"
+    if folds in METHODS:
+        # All queries are dealt, so that nobody's fold depends on what a first stage found.
+        dealt = make_folds(collection.queries(), folds, seed)
+        return _by_folds(dealt, qids, True, f"{folds} folds of {collection.name}")
+    return _by_folds(read_folds(folds), qids, skip_missing, folds)
+
+
+def _by_folds(folds: Sequence[Fold], qids: Sequence[str], skip_missing: bool, source: str) -> SplitPlan:
+    report = check_folds(folds, qids, skip_missing, source)
+    there = set(qids)
+    kept = [
+        Fold(*(tuple(qid for qid in part if qid in there) for part in (fold.train, fold.validation, fold.test)))
+        for fold in folds
+    ]
+    for number, fold in enumerate(kept, start=1):
+        for name in ("train", "validation", "test"):
+            if not getattr(fold, name):
+                raise ValueError(f"{source}: no query is left to {name} on in fold {number}")
+    tested = {qid: number for number, fold in enumerate(kept, start=1) for qid in fold.test}
+    splits = {
+        f"fold_{number}": tuple(qid for qid in qids if tested.get(qid) == number) for number in range(1, len(kept) + 1)
+    }
+    skipped = {"queries_in_no_fold": len(report.untested), "fold_queries_unknown": len(report.unknown)}
+    return SplitPlan(splits, kept, skipped)
+
+
+def _by_own_splits(collection: Collection, qids: Sequence[str], skip_missing: bool) -> SplitPlan:
+    split_of: dict[str, str] = {}
+    names = []
+    for own in collection.splits():
+        # "train-graded" is a version of "train".
+        name = _NAMES.get(own.partition("-")[0], own.replace("-", "_"))
+        names.append(name)
+        for qid in collection.qrels(own):
+            if split_of.setdefault(qid, name) != name:
+                raise ValueError(f"{collection.name}: query {qid!r} is in split {split_of[qid]!r} and in {name!r}")
+    outside = [qid for qid in qids if qid not in split_of]
+    if outside:
+        message = f"{collection.name}: {len(outside)} queries are in no split, such as {outside[0]!r}"
+        if not skip_missing:
+            raise ValueError(f"{message}. Name a split, or go on without them with --skip-missing.")
+        logger.warning("%s: skipped", message)
+    splits = {name: tuple(qid for qid in qids if split_of.get(qid) == name) for name in dict.fromkeys(names)}
+    return SplitPlan({name: ids for name, ids in splits.items() if ids}, None, {"queries_in_no_split": len(outside)})

@@ -1,0 +1,109 @@
+"""The script: the run it writes, the queries it takes, and how it refuses."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from data_scripts.retrieve import ModelArguments, RetrievalArguments, main
+from modeling_cobert.data.trec import read_run
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "tiny"
+    (folder / "qrels").mkdir(parents=True)
+    texts = ["wings in a slipstream", "heat transfer of wings", "slipstream of propellers", "cooking"]
+    documents = [{"_id": f"d{i}", "title": "", "text": text} for i, text in enumerate(texts, start=1)]
+    queries = [{"_id": "1", "text": "wing slipstream"}, {"_id": "2", "text": "heated wings"}]
+    for name, items in (("corpus", documents), ("queries", queries)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+    (folder / "qrels" / "test.tsv").write_text("1\td1\t1\n")
+    return folder
+
+
+def run_main(folder, output, model_args=None, **args):
+    return main(RetrievalArguments(collection=str(folder), output=str(output), **args), model_args or ModelArguments())
+
+
+def test_run(folder, tmp_path, capsys):
+    output = tmp_path / "runs" / "bm25.trec"
+    measures = run_main(folder, output, model="bm25", evaluate=True, tag="mine")
+    run = read_run(output)
+    assert list(run) == ["1", "2"]
+    assert list(run["1"])[0] == "d1" and set(run["1"]) == {"d1", "d2", "d3"}
+    assert {line.split()[5] for line in output.read_text().splitlines()} == {"mine"}
+    # the only judged document is first; recall and average precision are those of query 1 alone
+    assert measures == pytest.approx({"AP@1000": 1.0, "P@20": 1 / 20, "R@1000": 1.0, "nDCG@20": 1.0})
+    assert "2 queries, 5 lines, from 4 documents" in capsys.readouterr().out
+
+
+def test_split_k_and_model(folder, tmp_path):
+    run_main(folder, tmp_path / "run", split="test", k=1, model="dph")
+    assert {query: list(docs) for query, docs in read_run(tmp_path / "run").items()} == {"1": ["d1"]}
+
+
+def test_two_runs_are_the_same_bytes(folder, tmp_path):
+    for name in ("a.trec", "b.trec"):
+        run_main(folder, tmp_path / name, model="bm25+rm3")
+    assert (tmp_path / "a.trec").read_bytes() == (tmp_path / "b.trec").read_bytes()
+
+
+def test_judged_query_without_ranking_counts_as_zero(folder, tmp_path):
+    (folder / "qrels" / "test.tsv").write_text("1\td1\t1\n2\td2\t1\n")
+    (tmp_path / "q.tsv").write_text("1\twing slipstream\n2\tunheard\n")
+    measures = run_main(folder, tmp_path / "run", queries=str(tmp_path / "q.tsv"), skip_missing=True, evaluate=True)
+    assert measures["R@1000"] == pytest.approx(0.5)
+
+
+def test_replaced_queries(folder, tmp_path, caplog):
+    queries = tmp_path / "questions.tsv"
+    queries.write_text("2\tpropellers\n1\tcooking\n")
+    run_main(folder, tmp_path / "run", queries=str(queries), model="dph")
+    assert {query: list(docs) for query, docs in read_run(tmp_path / "run").items()} == {"1": ["d4"], "2": ["d3"]}
+    queries.write_text("1\tcooking\n")
+    with pytest.raises(ValueError, match="questions.tsv: 1 queries of the collection are not in it, such as '2'"):
+        run_main(folder, tmp_path / "run2", queries=str(queries))
+    queries.write_text("1\tcooking\n2\theat\n3\theat\n")
+    with pytest.raises(ValueError, match="1 queries are new, such as '3'"):
+        run_main(folder, tmp_path / "run2", queries=str(queries))
+    assert not (tmp_path / "run2").exists()
+    run_main(folder, tmp_path / "run2", queries=str(queries), skip_missing=True)
+    assert list(read_run(tmp_path / "run2")) == ["1", "2"]
+    assert "1 queries are new; skipped" in caplog.text
+
+
+def test_empty_query_is_refused_before_the_documents_are_read(folder, tmp_path):
+    (folder / "corpus.jsonl").write_text("not json\n")
+    (folder / "queries.jsonl").write_text('{"_id": "1", "text": " "}\n')
+    with pytest.raises(ValueError, match="query '1' .*no terms"):
+        run_main(folder, tmp_path / "run")
+    with pytest.raises(ValueError, match="corpus.jsonl:1: not a JSON object"):
+        run_main(folder, tmp_path / "run", skip_missing=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_parameters_reach_the_model(folder, tmp_path):
+    scores = []
+    for model_args in (
+        ModelArguments(),
+        ModelArguments(k1=2.0),
+        ModelArguments(stemmer="none"),
+        ModelArguments(b=0.0),
+    ):
+        run_main(folder, tmp_path / "run", model_args, model="bm25", skip_missing=True)
+        scores.append(read_run(tmp_path / "run"))
+    assert all(scores[0] != other for other in scores[1:])
+
+
+def test_command_line(folder, tmp_path):
+    command = [sys.executable, str(ROOT / "data_scripts" / "retrieve.py"), "--collection", str(folder)]
+    good = subprocess.run([*command, "--output", str(tmp_path / "run")], cwd=ROOT, capture_output=True, text=True)
+    assert good.returncode == 0, good.stderr
+    assert list(read_run(tmp_path / "run")) == ["1", "2"]
+    bad = subprocess.run([*command, "--output", str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
+    assert bad.returncode == 1 and "is a folder" in bad.stderr and "Traceback" not in bad.stderr
