@@ -22,7 +22,9 @@ def check_writable(folder: str | os.PathLike) -> None:
             file.write(b"\0" * 4096)
         probe.unlink()
     except OSError as error:
-        raise OSError(f"{folder}: cannot write into the output folder ({error}): choose another --output_dir") from error
+        raise OSError(
+            f"{folder}: cannot write into the output folder ({error}): choose another --output_dir"
+        ) from error
 
 
 def check_space(folder: str | os.PathLike, model: nn.Module, args, steps: int, more: int = 0) -> None:

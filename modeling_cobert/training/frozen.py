@@ -89,9 +89,7 @@ class FrozenVectors:
     ```
     """
 
-    def __init__(
-        self, model: CoBertForGroupwiseRanking, collator: GroupCollator, rows, folder: str | os.PathLike
-    ):
+    def __init__(self, model: CoBertForGroupwiseRanking, collator: GroupCollator, rows, folder: str | os.PathLike):
         self.model, self.collator = model, collator
         # Prototypes are among the candidates, and neighbouring groups share documents: each pair once.
         self.pairs: dict[bytes, int] = {}

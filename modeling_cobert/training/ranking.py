@@ -29,17 +29,20 @@ def merge_groups(rows, logits: np.ndarray, how: str) -> dict[str, dict[str, floa
     run = {}
     for query_id, groups in queries.items():
         groups.sort(key=lambda group: group[0]["group"])
-        windows, documents = [], {}
+        documents: dict[int, str] = {}
         for row, _ in groups:
-            ranks = row["candidate_ranks"]
-            if ranks != list(range(ranks[0], ranks[0] + len(ranks))):
-                raise ValueError(f"query {query_id!r}, group {row['group']}: its ranks are not consecutive")
-            windows.append((ranks[0] - 1, ranks[-1]))
-            documents |= dict(zip(ranks, row["candidate_ids"], strict=True))
-        if sorted(documents) != list(range(1, len(documents) + 1)):
-            raise ValueError(f"query {query_id!r}: its groups do not hold every rank from 1 to {max(documents)}")
+            documents |= dict(zip(row["candidate_ranks"], row["candidate_ids"], strict=True))
+        # Ranks may have gaps, where a run names documents that the collection lacks; places have none.
+        places = {rank: place for place, rank in enumerate(sorted(documents))}
+        windows = []
+        for row, _ in groups:
+            window = [places[rank] for rank in row["candidate_ranks"]]
+            if window != list(range(window[0], window[0] + len(window))):
+                raise ValueError(f"query {query_id!r}, group {row['group']}: its candidates are not neighbours")
+            windows.append((window[0], window[-1] + 1))
         merged = merge_windows(windows, [scores.tolist() for _, scores in groups], how)
-        run[query_id] = {documents[i + 1]: merged[i] for i in best_first(merged)}
+        ids = [documents[rank] for rank in sorted(documents)]
+        run[query_id] = {ids[i]: merged[i] for i in best_first(merged)}
     return run
 
 
