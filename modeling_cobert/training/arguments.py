@@ -21,8 +21,8 @@ class ModelArguments:
     encoder: str | None = field(
         default=None,
         metadata={
-            "help": "Hub id or folder that the encoder starts from: a BERT cross-encoder (the paper), a plain BERT, or "
-            "a trained Co-BERT whose encoder is to get new context parts. '{fold}' stands for the fold's number."
+            "help": "Hub id or folder that the encoder starts from: a BERT cross-encoder (the paper), a plain BERT, "
+            "or a trained Co-BERT whose encoder is to get new context parts. '{fold}' stands for the fold's number."
         },
     )
     calibrator: str | None = field(
@@ -35,8 +35,8 @@ class ModelArguments:
     checkpoint: str | None = field(
         default=None,
         metadata={
-            "help": "Folder or Hub id of a whole Co-BERT to go on from, in place of --encoder. '{fold}' stands for the "
-            "fold's number."
+            "help": "Folder or Hub id of a whole Co-BERT to go on from, in place of --encoder. '{fold}' stands for "
+            "the fold's number."
         },
     )
     variant: str | None = field(
@@ -57,8 +57,8 @@ class ModelArguments:
         default=None,
         metadata={
             "choices": ["cls", "pooler"],
-            "help": "What stands for a pair: the raw [CLS] vector or BERT's pooler. Default: pooler for a cross-encoder "
-            "(its head reads it), the source's for a Co-BERT, else cls.",
+            "help": "What stands for a pair: the raw [CLS] vector or BERT's pooler. Default: pooler for a cross-"
+            "encoder (its head reads it), the source's for a Co-BERT, else cls.",
         },
     )
     num_prototypes: int | None = field(

@@ -1,4 +1,4 @@
-"""What is checked before training, and before testing: the output folder, the disk, the queries that a model has seen."""
+"""Checks at the door: the output folder and the disk before a training, the queries that a model saw before a test."""
 
 import json
 import math
@@ -86,6 +86,6 @@ def refuse_seen(seen: Mapping[str, Iterable[str]], collection: str, query_ids: I
     if both:
         raise ValueError(
             f"{where}: the model has seen {len(both)} of the queries that it is to be tested on ({', '.join(both[:5])}"
-            f"{', ...' if len(both) > 5 else ''}). Test it on others; with --folds, start every fold from its own model "
-            "('{fold}' in --encoder or --checkpoint stands for the fold's number)"
+            f"{', ...' if len(both) > 5 else ''}). Test it on others; with --folds, start every fold from its own "
+            "model ('{fold}' in --encoder or --checkpoint stands for the fold's number)"
         )

@@ -86,7 +86,7 @@ def plan_trainings(
     if data_args.fold is None and data_args.folds is None:
         if "train" not in groups.splits:
             raise ValueError(
-                f"{groups.folder}: there is no split 'train' ({', '.join(groups.splits)}): give --fold 1 or --folds all"
+                f"{groups.folder}: no split 'train' (but {', '.join(groups.splits)}): give --fold 1 or --folds all"
             )
         split = Fold(*(groups.splits.get(name, ()) for name in ("train", "validation", "test")))
         return [(None, split, output)]

@@ -16,13 +16,14 @@ def encoder_in_chunks(model: CoBertForGroupwiseRanking, chunk_size: int | None) 
     Lets `model.encode` take at most `chunk_size` pairs at a time and keep no activations but those of one chunk.
 
     Documents meet only after the encoder. So a group's gradient is had exactly by encoding chunk by chunk without a
-    graph, running calibrator and scorer on the vectors, and, once the gradient has come back to the vectors of a chunk,
-    encoding that chunk again with its graph (gradient caching). Dropout's random state is kept for each chunk and
-    replayed. All this happens inside one backward pass, so DDP, accumulation, loss scaling and autocast need not know.
+    graph, running calibrator and scorer on the vectors, and, once the gradient has come back to the vectors of a
+    chunk, encoding that chunk again with its graph (gradient caching). Dropout's random state is kept for each chunk
+    and replayed. All this happens inside one backward pass, so DDP, accumulation, loss scaling and autocast need not
+    know of it.
 
     Args:
         model ([`CoBertForGroupwiseRanking`]): the model, as it was before any wrapping.
-        chunk_size (`int`, *optional*): the most query-passage pairs with activations in memory; `None` changes nothing.
+        chunk_size (`int`, *optional*): the most pairs with activations in memory; `None` changes nothing.
 
     Example:
 

@@ -61,8 +61,8 @@ def _whole_model(path: str, variant: str | None, fields: dict) -> CoBertForGroup
     found = variant_of(model.config)
     if variant not in (None, found):
         raise ValueError(
-            f"--checkpoint {path} is a {found!r} model, not {variant!r}: to give its encoder other context parts, name it "
-            "as --encoder"
+            f"--checkpoint {path} is a {found!r} model, not {variant!r}: to give its encoder other context parts, "
+            "name it as --encoder"
         )
     changed = {name: value for name, value in _usable(fields, found).items() if getattr(model.config, name) != value}
     if changed:

@@ -45,7 +45,7 @@ class Interruption(TrainerCallback):
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Takes SIGTERM for as long as the block runs. Signals reach the main thread only; elsewhere nothing changes."""
+        """Takes SIGTERM while the block runs. Signals reach the main thread only; elsewhere nothing changes."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -1,4 +1,4 @@
-"""The few things that Hugging Face's Trainer lacks for groups: feeding, measures of whole queries, safe checkpoints."""
+"""What Hugging Face's Trainer lacks for groups: feeding, measures of whole queries, checkpoints that are whole."""
 
 import logging
 import os
@@ -71,7 +71,8 @@ class GroupTrainer(Trainer):
         if not torch.isfinite(loss).all():
             raise FloatingPointError(
                 f"the loss is {loss.mean().item()} at step {self.state.global_step}, query "
-                f"{', '.join(map(repr, query_ids or ['?']))}: lower the learning rate, or use bf16 or fp32 in place of fp16"
+                f"{', '.join(map(repr, query_ids or ['?']))}: lower the learning rate, or use bf16 or "
+                "fp32 in place of fp16"
             )
         return (loss, outputs) if return_outputs else loss
 
