@@ -2,7 +2,8 @@
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -100,17 +101,27 @@ class GroupTrainer(Trainer):
         Path(output_dir or self.args.output_dir, TRAINING_ARGS_NAME).unlink(missing_ok=True)
 
     def _save_checkpoint(self, model, trial):
-        limit, self.args.save_total_limit = self.args.save_total_limit, None
-        try:
+        with self._all_kept():
             super()._save_checkpoint(model, trial)
-        finally:
-            self.args.save_total_limit = limit
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
             folder = self._get_output_dir(trial)
             checkpoint = os.path.join(folder, f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
             mark_complete(checkpoint, {"step": self.state.global_step, **self.note})
-            rotate_checkpoints(folder, limit, self.state.best_model_checkpoint, use_mtime=True)
+            rotate_checkpoints(folder, self.args.save_total_limit, self.state.best_model_checkpoint, use_mtime=True)
+
+    def _finalize_training(self, *args):
+        # With a limit of 1 the last checkpoint would go here, and a process killed before the test would train again.
+        with self._all_kept():
+            return super()._finalize_training(*args)
+
+    @contextmanager
+    def _all_kept(self) -> Iterator[None]:
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            yield
+        finally:
+            self.args.save_total_limit = limit
 
     def create_model_card(self, *args, **kwargs):
         if self.card is None:
