@@ -10,6 +10,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 from pathlib import Path  # noqa: E402
 
 import pytest  # noqa: E402
+from hub_server import LoopbackHub  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -21,3 +22,10 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("no folder of real collections beside the project")
     return folder
+
+
+@pytest.fixture(scope="module")
+def hub():
+    """One loopback Hub for the tests of a file, each with repositories of its own."""
+    with LoopbackHub() as server:
+        yield server

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -144,13 +143,6 @@ def commit_of(*operations: dict, **header: str) -> bytes:
 
 def text_file(path: str, content: str = "MDEyMzQ1Njc4OQ==") -> dict:
     return {"key": "file", "value": {"path": path, "content": content, "encoding": "base64"}}
-
-
-@pytest.fixture(scope="module")
-def hub() -> Iterator[LoopbackHub]:
-    """One Hub for all tests, each with repositories of its own."""
-    with LoopbackHub() as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

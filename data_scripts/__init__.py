@@ -1,0 +1,1 @@
+"""Command-line scripts from a collection to groups, and tools around checkpoints."""

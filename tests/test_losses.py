@@ -1,0 +1,103 @@
+"""Losses against values computed by hand, and that padding never reaches them."""
+
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from modeling_cobert.loss_cobert import LOSSES, ranking_loss
+
+LOGITS, LABELS = [2.0, -1.0, 0.5], [1, 0, 2]
+
+
+def sigmoid(x):
+    return 1 / (1 + math.exp(-x))
+
+
+def by_hand(name: str, logits: list[float], labels: list[int]) -> float:
+    n = len(logits)
+    if name == "pointwise":
+        return sum(-math.log(sigmoid(x) if y > 0 else 1 - sigmoid(x)) for x, y in zip(logits, labels, strict=True)) / n
+    if name == "listwise":
+        total = sum(math.exp(x) for x in logits)
+        return -sum(y / sum(labels) * math.log(math.exp(x) / total) for x, y in zip(logits, labels, strict=True))
+    pairs = [(i, j) for i in range(n) for j in range(n) if labels[i] > labels[j]]
+    losses = {(i, j): -math.log(sigmoid(logits[i] - logits[j])) for i, j in pairs}
+    if name == "ranknet":
+        return sum(losses.values()) / len(pairs)
+    ranks = {i: rank for rank, i in enumerate(sorted(range(n), key=lambda i: -logits[i]), start=1)}
+    ideal = sum(y / math.log2(r + 1) for r, y in enumerate(sorted(labels, reverse=True), start=1))
+
+    def change(i, j):
+        return abs(labels[i] - labels[j]) * abs(1 / math.log2(ranks[i] + 1) - 1 / math.log2(ranks[j] + 1)) / ideal
+
+    return sum(change(i, j) * losses[i, j] for i, j in pairs)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_by_hand(name):
+    loss = ranking_loss(name, torch.tensor([LOGITS]), torch.tensor([LABELS]))
+    assert loss.item() == pytest.approx(by_hand(name, LOGITS, LABELS), rel=1e-5)
+
+
+def test_lambda_weighs_what_a_swap_changes():
+    """One relevant document at rank 2 of 2: swapping changes nDCG by 1 - 1/log2(3)."""
+    loss = ranking_loss("lambda", torch.tensor([[1.0, 0.0]]), torch.tensor([[0, 1]]))
+    assert loss.item() == pytest.approx((1 - 1 / math.log2(3)) * math.log(1 + math.e), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_groups_and_padding(name):
+    """Two groups, one of them padded: as if each candidate stood alone, whatever the padding holds."""
+    nan = float("nan")
+    logits = torch.tensor([[*LOGITS, 7.0], [0.3, 0.1, nan, float("inf")]], requires_grad=True)
+    labels = torch.tensor([[*LABELS, -100], [0, 1, -100, 3]])
+    mask = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]])
+    loss = ranking_loss(name, logits, labels, mask)
+    first, second = (LOGITS, LABELS), ([0.3, 0.1], [0, 1])
+    a, b = by_hand(name, *first), by_hand(name, *second)
+    weights = {"pointwise": (3 / 5, 2 / 5), "ranknet": (3 / 4, 1 / 4)}.get(name, (1 / 2, 1 / 2))
+    assert loss.item() == pytest.approx(weights[0] * a + weights[1] * b, rel=1e-5)
+    loss.backward()
+    assert torch.isfinite(logits.grad).all() and (logits.grad[mask == 0] == 0).all()
+    assert (logits.grad[mask == 1] != 0).all()
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("labels", [[-100, -100, -100], [0, 0, 0], [2, 2, 2]])
+def test_nothing_to_learn_from_is_finite(name, labels):
+    logits = torch.tensor([LOGITS], requires_grad=True)
+    loss = ranking_loss(name, logits, torch.tensor([labels]))
+    loss.backward()
+    assert torch.isfinite(loss) and torch.isfinite(logits.grad).all()
+    if labels[0] == -100:
+        assert loss == 0 and logits.grad.abs().sum() == 0
+    if name in ("ranknet", "lambda"):
+        assert loss == 0
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_permutation_scale_and_precision(name):
+    logits, labels = torch.randn(3, 9, generator=torch.Generator().manual_seed(0)), torch.arange(27).view(3, 9) % 4
+    order = torch.randperm(9, generator=torch.Generator().manual_seed(1))
+    loss = ranking_loss(name, logits, labels)
+    assert_close(ranking_loss(name, logits[:, order], labels[:, order]), loss)
+    assert ranking_loss(name, logits.half(), labels).dtype == torch.float32
+    extreme = ranking_loss(name, logits * 1e4, labels)
+    assert torch.isfinite(extreme)
+
+
+def test_grades_below_zero_are_not_relevant():
+    logits = torch.tensor([LOGITS])
+    for name in LOSSES:
+        junk, plain = (ranking_loss(name, logits, torch.tensor([[1, x, 2]])) for x in (-2, 0))
+        assert_close(junk, plain)
+
+
+def test_any_grade_above_zero_is_relevant_to_the_pointwise_loss():
+    logits = torch.tensor([LOGITS])
+    assert_close(
+        ranking_loss("pointwise", logits, torch.tensor([[1, 0, 1]])),
+        ranking_loss("pointwise", logits, torch.tensor([[3, 0, 2]])),
+    )

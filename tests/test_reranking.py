@@ -1,0 +1,262 @@
+"""Text in, ranking out: against the model's own stages, and every kind of odd input."""
+
+import json
+import math
+import random
+
+import pytest
+import tiny
+import torch
+
+from modeling_cobert import CoBertForGroupwiseRanking, CoBertTextRankingPipeline
+from modeling_cobert.grouping_cobert import best_first, overlapping_windows
+from modeling_cobert.selection_cobert import lexical_scores, load_selector
+
+QUERY = "how do bees see colour"
+
+
+def texts(count: int, longest: int = 35, seed: int = 0) -> list[str]:
+    choose = random.Random(seed)
+    return [" ".join(choose.choices(tiny.WORDS, k=choose.randint(1, longest))) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return tiny.tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+def make(tokenizer, **fields):
+    model = tiny.model(**fields)
+    model.tokenizer = tokenizer
+    return model
+
+
+@torch.no_grad()
+def by_hand(model, documents: list[str], choose, relevance_of) -> list[float]:
+    """The procedure once more, document by document: windows, selection, prototypes, groups, maximum."""
+    config, tokenizer = model.config, model.tokenizer
+
+    def vector(passage: str) -> torch.Tensor:
+        inputs = tokenizer(
+            [QUERY], [passage], truncation="only_second", max_length=config.max_length, return_tensors="pt"
+        )
+        return model.encode(**inputs)[0]
+
+    chosen, relevance = [], []
+    for document in documents:
+        words = document.split()
+        spans = overlapping_windows(len(words), config.passage_words, config.passage_overlap) or [(0, 0)]
+        passages = [" ".join(words[start:end]) for start, end in spans]
+        scores = choose(passages, vector)
+        best = max(range(len(passages)), key=lambda i: (scores[i], -i))
+        chosen.append(vector(passages[best]))
+        relevance.append(relevance_of(scores[best], len(relevance)))
+    prototypes = torch.stack([chosen[i] for i in best_first(relevance, config.num_prototypes)]).unsqueeze(0)
+    result = [-math.inf] * len(documents)
+    for start, end in overlapping_windows(len(documents), config.group_size, config.group_overlap):
+        candidates = torch.stack(chosen[start:end]).unsqueeze(0)
+        if config.use_calibrator:
+            candidates, _ = model.calibrate(prototypes, candidates)
+        for position, score in zip(range(start, end), model.score(candidates)[0].tolist(), strict=True):
+            result[position] = max(result[position], score)
+    return result
+
+
+def selector_by_hand(selector, model, documents):
+    if selector == "self":
+        head = model.prototype_weight or model.classifier
+        return lambda passages, vector: [float(head(vector(p))) for p in passages], lambda score, rank: score
+    if selector == "first-stage":
+        return lambda passages, vector: [0.0] + [-1.0] * (len(passages) - 1), lambda score, rank: -rank
+    if selector == "lexical":
+        every = {}
+        config = model.config
+        flat = []
+        for document in documents:
+            words = document.split()
+            for start, end in overlapping_windows(len(words), config.passage_words, config.passage_overlap):
+                flat.append(" ".join(words[start:end]))
+        every = dict(zip(flat, lexical_scores(QUERY, flat), strict=True))
+        return lambda passages, vector: [every[p] for p in passages], lambda score, rank: score
+    loaded = load_selector(selector, model.config.max_length)
+
+    def choose(passages, vector):
+        return [loaded.score(QUERY, loaded.pairs.cut([p], 1000, 0), 1000)[0][0] for p in passages]
+
+    return choose, lambda score, rank: score
+
+
+@pytest.mark.parametrize(
+    ("selector", "fields"),
+    [
+        ("self", {}),
+        ("self", {"use_scorer": False}),
+        ("self", {"use_calibrator": False, "use_scorer": False}),
+        ("lexical", {}),
+        ("lexical", {"use_calibrator": False}),
+        ("first-stage", {"encoder_pooling": "pooler", "scorer_positions": True, "mark_overlap": True}),
+        ("cross-encoder", {}),
+        ("bi-encoder", {}),
+    ],
+)
+def test_equals_the_procedure_by_hand(selector, fields, tokenizer, tmp_path):
+    model, documents = make(tokenizer, **fields), texts(19)
+    if selector.endswith("encoder"):
+        selector = str(tiny.bert_checkpoint(tmp_path, layers=2, labels=1 if selector == "cross-encoder" else None))
+    expected = by_hand(model, documents, *selector_by_hand(selector, model, documents))
+    ranking = model.rerank(QUERY, documents, selector=selector, batch_tokens=100)
+    assert [r["corpus_id"] for r in ranking] == best_first(expected)
+    for result in ranking:
+        assert result["score"] == pytest.approx(expected[result["corpus_id"]], abs=1e-5)
+        assert result["probability"] == pytest.approx(1 / (1 + math.exp(-result["score"])), rel=1e-9)
+    # The config's selector is the default, and the batch size changes no score.
+    model.config.selector = selector
+    for again in (model.rerank(QUERY, documents), model.rerank(QUERY, documents, batch_tokens=1)):
+        assert sorted(r["corpus_id"] for r in again) == list(range(19))
+        scores = {r["corpus_id"]: r["score"] for r in again}
+        assert all(scores[r["corpus_id"]] == pytest.approx(r["score"], abs=1e-5) for r in ranking)
+
+
+def test_the_shape_of_the_result(tokenizer):
+    model, documents = make(tokenizer), texts(5)
+    ranking = model.rerank(QUERY, documents, top_k=2, return_documents=True)
+    assert len(ranking) == 2 and ranking[0]["score"] >= ranking[1]["score"]
+    assert set(ranking[0]) == {"corpus_id", "score", "probability", "text"}
+    assert ranking[0]["text"] == documents[ranking[0]["corpus_id"]]
+    json.dumps(ranking)
+    assert model.rerank(QUERY, documents, top_k=0) == []
+    assert len(model.rerank(QUERY, documents, top_k=99)) == 5
+    assert set(model.rerank(QUERY, documents)[0]) == {"corpus_id", "score", "probability"}
+    with_titles = [{"title": "the sky", "text": text} for text in documents]
+    joined = [f"the sky {text}" for text in documents]
+    assert model.rerank(QUERY, with_titles) == model.rerank(QUERY, joined)
+    assert model.rerank(QUERY, with_titles, return_documents=True, top_k=1)[0]["text"] in documents
+
+
+@pytest.mark.parametrize("fields", [{}, {"use_calibrator": False}, {"use_scorer": False}, tiny.VARIANTS["release"]])
+def test_odd_lists(fields, tokenizer):
+    model = make(tokenizer, **fields)
+    assert model.rerank(QUERY, []) == []
+    (alone,) = model.rerank(QUERY, ["bees see"])
+    assert alone["corpus_id"] == 0
+    assert len(model.rerank(QUERY, ["", "   ", "\n"])) == 3
+    assert len(model.rerank("", ["bees", ""])) == 2
+    odd = [
+        "\x00\u200b",
+        "🐝 bees \ud83d",
+        "[CLS] [SEP] [PAD]",
+        "a" * 5000,
+        "中文",
+        "bees " * 500,
+        "e\u0301",
+        "\u202ebees",
+    ]
+    ranking = model.rerank("see [SEP] bees \udc00", odd)
+    assert sorted(r["corpus_id"] for r in ranking) == list(range(len(odd)))
+    assert all(math.isfinite(r["score"]) for r in ranking)
+
+
+def test_duplicates_are_each_ranked(tokenizer):
+    model = make(tokenizer)
+    ranking = model.rerank(QUERY, ["bees see light"] * 5)
+    assert sorted(r["corpus_id"] for r in ranking) == [0, 1, 2, 3, 4]
+    assert max(r["score"] for r in ranking) - min(r["score"] for r in ranking) < 1e-5
+    model = make(tokenizer, use_calibrator=False, use_scorer=False)
+    torch.nn.init.zeros_(model.classifier.weight)  # an exact tie keeps the given order
+    assert [r["corpus_id"] for r in model.rerank(QUERY, texts(9))] == list(range(9))
+    assert model.rerank(QUERY, iter(["bees", "car"])) == model.rerank(QUERY, ("bees", "car"))
+
+
+def test_ten_thousand_documents(tokenizer):
+    model = make(tokenizer)
+    ranking = model.rerank(QUERY, texts(10_000, longest=6), top_k=10)
+    assert len(ranking) == 10 and len({r["corpus_id"] for r in ranking}) == 10
+
+
+def test_each_distinct_pair_is_encoded_once(tokenizer, monkeypatch):
+    model = make(tokenizer)
+    rows = []
+    encode = model.encode
+
+    def counted(input_ids, **inputs):
+        rows.extend(tuple(row) for row in input_ids.tolist())
+        return encode(input_ids, **inputs)
+
+    monkeypatch.setattr(model, "encode", counted)
+    documents = texts(30)
+    model.rerank(QUERY, documents * 2, selector="self")
+    distinct = {tuple(x for x in row if x) for row in rows}
+    assert len(rows) == len(distinct)
+
+
+def test_errors(tokenizer):
+    model = make(tokenizer)
+    with pytest.raises(ValueError, match="query has 40 tokens, but a window of 32 has room for 28"):
+        model.rerank("bees " * 40, ["car"])
+    with pytest.raises(TypeError, match="document 1 must be a string or a dict"):
+        model.rerank(QUERY, ["car", 5])
+    with pytest.raises(TypeError, match="query must be a string"):
+        model.rerank(5, ["car"])
+    for one in ("bees see", {"text": "bees"}):
+        with pytest.raises(TypeError, match="must be a list of documents"):
+            model.rerank(QUERY, one)
+    with pytest.raises(ValueError, match="top_k must not be negative"):
+        model.rerank(QUERY, ["car"], top_k=-1)
+    with pytest.raises(ValueError, match="scorer but no calibrator has none"):
+        make(tokenizer, use_calibrator=False).rerank(QUERY, ["car"], selector="self")
+    with pytest.raises(OSError):
+        model.rerank(QUERY, ["car"], selector="./no-such-folder")
+    with pytest.raises(ValueError, match="pass tokenizer="):
+        tiny.model().rerank(QUERY, ["car"])
+    torch.nn.init.constant_(model.classifier.weight, float("nan"))
+    with pytest.raises(ValueError, match="not a number"):
+        model.rerank(QUERY, ["car", "bees"])
+
+
+def test_a_model_in_training_stays_in_training_and_ranks_without_dropout(tokenizer):
+    model, documents = make(tokenizer), texts(9)
+    expected = model.rerank(QUERY, documents)
+    model.train()
+    model.scorer.eval()
+    assert model.rerank(QUERY, documents) == expected
+    assert model.training and model.encoder.training and not model.scorer.training
+
+
+def test_selectors_are_loaded_once_and_never_saved(tokenizer, tmp_path):
+    selector = str(tiny.bert_checkpoint(tmp_path / "selector", layers=2, labels=1))
+    model = make(tokenizer, selector=selector)
+    model.rerank(QUERY, texts(3))
+    first = model._selectors[selector]
+    model.rerank(QUERY, texts(3))
+    assert model._selectors[selector] is first
+    model.save_pretrained(tmp_path / "saved")
+    loaded, info = CoBertForGroupwiseRanking.from_pretrained(tmp_path / "saved", output_loading_info=True)
+    assert not info["unexpected_keys"] and not info["missing_keys"]
+    assert loaded.config.selector == selector
+    assert loaded.rerank(QUERY, texts(3)) == model.rerank(QUERY, texts(3))
+
+
+def test_the_tokenizer_comes_with_the_checkpoint(tokenizer, tmp_path):
+    model = make(tokenizer)
+    model.save_pretrained(tmp_path / "a")
+    loaded = CoBertForGroupwiseRanking.from_pretrained(tmp_path / "a")
+    loaded.save_pretrained(tmp_path / "b")  # it was never used: it is found and saved all the same
+    again = CoBertForGroupwiseRanking.from_pretrained(tmp_path / "b")
+    assert again.rerank(QUERY, texts(4)) == model.rerank(QUERY, texts(4))
+    assert again.rerank(QUERY, texts(4), tokenizer=tokenizer) == model.rerank(QUERY, texts(4))
+
+
+def test_pipeline(tokenizer):
+    model, documents = make(tokenizer), texts(6)
+    pipe = CoBertTextRankingPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    question = {"query": QUERY, "documents": documents}
+    assert pipe(question) == model.rerank(QUERY, documents)
+    assert pipe(question, top_k=2, selector="self") == model.rerank(QUERY, documents, top_k=2, selector="self")
+    assert pipe([question, {"query": "car", "documents": []}], top_k=1) == [
+        model.rerank(QUERY, documents, top_k=1),
+        [],
+    ]
+    with pytest.raises(ValueError, match="dict with 'query' and 'documents'"):
+        pipe("bees")
+    with pytest.raises(TypeError, match="unknown option topk"):
+        pipe(question, topk=1)
