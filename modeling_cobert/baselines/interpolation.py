@@ -199,7 +199,7 @@ def _weigh(collection, folder: Path, parts: Sequence[tuple[Path, list]], tuning:
     alphas, validation = {}, {}
     runs: dict[str, dict[str, dict[str, float]]] = {"first_stage": {}, "phase1": {}, "bert_qe": {}}
     for scores, folds in parts:
-        chosen, means = _choose(scores, folds, qrels, tuning)
+        chosen, means = choose_alphas(scores, folds, qrels, tuning)
         alphas, validation = alphas | chosen, validation | means
         alpha_of = {qid: chosen[number] for number, fold in folds for qid in fold.test}
         for query in read_scored(scores):
@@ -230,8 +230,10 @@ def _weigh(collection, folder: Path, parts: Sequence[tuple[Path, list]], tuning:
     return results
 
 
-def _choose(scores: Path, folds: Sequence[tuple[int, Fold]], qrels: Mapping, tuning: TuningOptions) -> tuple:
-    """The share of each fold, and the means that it was chosen by."""
+def choose_alphas(
+    scores: Path, folds: Sequence[tuple[int, Fold]], qrels: Mapping[str, Mapping[str, int]], tuning: TuningOptions
+) -> tuple[dict[int, float], dict[int, dict[float, float]]]:
+    """By the number of each fold: the share that is best for its validation queries, and the mean of every share."""
     if tuning.alpha is not None:
         return {number: tuning.alpha for number, _ in folds}, {}
     judged = {number: [qid for qid in fold.validation if qid in qrels] for number, fold in folds}
