@@ -59,7 +59,10 @@ class ScoringArguments:
             "choices": list(PHASE3_WINDOWS),
         },
     )
-    batch_tokens: int = field(default=16384, metadata={"help": "The most tokens of a batch, padding included."})
+    batch_tokens: int | None = field(
+        default=None,
+        metadata={"help": "The most tokens of a batch, padding included; by default 16384, or 2048 on a CPU."},
+    )
     shard_queries: int = field(default=1, metadata={"help": "Queries that are worked on, and saved, together."})
 
 

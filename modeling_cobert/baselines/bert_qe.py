@@ -22,7 +22,14 @@ from ..data.candidates import as_dict
 from ..data.collections import Collection
 from ..data.files import atomic_open
 from ..data.passage_scores import model_sha256
-from ..data.selection import SelectedQuery, SelectionOptions, read_selected, select_passages, selected_queries
+from ..data.selection import (
+    SelectedQuery,
+    SelectionOptions,
+    default_batch_tokens,
+    read_selected,
+    select_passages,
+    selected_queries,
+)
 from ..data.steps import claim_folder, json_sha256, read_settings, write_settings
 from ..data.trec import read_run
 from ..grouping_cobert import best_first, overlapping_windows
@@ -68,7 +75,8 @@ class BertQeOptions:
         phase3_windows (`str`, *optional*, defaults to `"best"`): what a chunk is compared with, the passage that was
             best for the query (as in the authors' release) or `"all"` passages, of which the best for the chunk
             counts, at a price that grows with the length of the documents.
-        batch_tokens (`int`, *optional*, defaults to 16384): the most tokens of a batch, padding included.
+        batch_tokens (`int`, *optional*): the most tokens of a batch, padding included; by default 16384, or 2048 on a
+            CPU.
         shard_queries (`int`, *optional*, defaults to 1): queries that are worked on, and saved, together.
         skip_missing (`bool`, *optional*, defaults to `False`): whether what does not fit together is counted and left
             out instead of being an error.
@@ -88,7 +96,7 @@ class BertQeOptions:
     chunk_overlap: int = 5
     chunks_from: str = "document"
     phase3_windows: str = "best"
-    batch_tokens: int = 16384
+    batch_tokens: int | None = None
     shard_queries: int = 1
     skip_missing: bool = False
 
@@ -163,7 +171,7 @@ def select_chunks(
         return []
     query_ids = encoder.pairs.query(query)
     rows = [encoder.pairs.pair(query_ids, document.tokens(i)) for _, document, i in chunks]
-    scores = encoder.score_rows(rows, options.batch_tokens)
+    scores = encoder.score_rows(rows, _batch_tokens(encoder, options))
     best = best_first(scores, options.feedback_chunks)
     return [(chunks[place][0], chunks[place][1].text(chunks[place][2]), scores[place]) for place in best]
 
@@ -197,7 +205,7 @@ def chunk_votes(
         keys.append(key)
         if key not in votes:
             rows = [encoder.pairs.pair(key, passage) for passages in documents for passage in passages]
-            scores = iter(encoder.score_rows(rows, options.batch_tokens))
+            scores = iter(encoder.score_rows(rows, _batch_tokens(encoder, options)))
             votes[key] = [max([next(scores) for _ in passages]) for passages in documents]
         if advance is not None:
             advance(1)
@@ -230,6 +238,8 @@ def score_expansions(
     """
     output = Path(output)
     state = PartialState(cpu=not torch.accelerator.is_available(), timeout=timedelta(days=30))
+    if options.batch_tokens is None:
+        options = replace(options, batch_tokens=default_batch_tokens(state.device))
     phase2, phase3 = _load_encoders(options, state.device)
     _check_queries(phase2, collection.queries(), set(read_run(run)))
     first = select_passages(collection, run, output / "phase1", options.selection(), source, progress)
@@ -357,6 +367,10 @@ def _check_queries(encoder: CrossEncoderSelector, queries: Mapping[str, str], ra
                 encoder.pairs.query(query)
             except ValueError as error:
                 raise ValueError(f"query {qid!r}: {error}") from None
+
+
+def _batch_tokens(encoder: CrossEncoderSelector, options: BertQeOptions) -> int:
+    return options.batch_tokens or default_batch_tokens(encoder.model.device)
 
 
 def _shard(folder: Path, number: int) -> Path:
