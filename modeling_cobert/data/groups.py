@@ -173,6 +173,7 @@ def build_groups(
         **{key: value for key, value in selection.items() if key != "counts"},
         **asdict(options),
         "step": STEP,
+        "split_by": plan.source,
         "splits": list(plan.splits),
         "sha256": {
             **selection["sha256"],

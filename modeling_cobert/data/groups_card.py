@@ -38,8 +38,8 @@ tags:
 # Groups for Co-BERT
 
 One row is a group: candidates that neighbour each other in a first-stage ranking, each with the passage that stands
-for it, and the query's prototypes (feedback documents, {m} at most). `*_ranks` are places in the first-stage run from 1,
-`*_scores` are the selector's, `*_grades` come from the judgments, 0 where nobody judged.
+for it, and the query's prototypes (feedback documents, {m} at most). `*_ranks` are places in the first-stage run, the
+first being 1; `*_scores` are the selector's; `*_grades` come from the judgments, 0 where nobody judged.
 
 ```python
 import datasets

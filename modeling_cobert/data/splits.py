@@ -22,11 +22,13 @@ class SplitPlan:
         splits (`dict[str, tuple[str, ...]]`): split name to query ids, in the order given to [`plan_splits`].
         folds (`list[Fold]` or `None`): the folds, over those queries only.
         skipped (`dict[str, int]`): how many queries of each kind were left out.
+        source (`str`): what decided.
     """
 
     splits: dict[str, tuple[str, ...]]
     folds: list[Fold] | None
     skipped: dict[str, int]
+    source: str
 
     @cached_property
     def split_of(self) -> dict[str, str]:
@@ -50,7 +52,7 @@ def plan_splits(
             folds for other queries cut down, instead of being an error.
     """
     if folds == "none":
-        return SplitPlan({"test": tuple(qids)}, None, {})
+        return SplitPlan({"test": tuple(qids)}, None, {}, "none")
     if folds == "auto":
         own = collection.folds()
         if own is not None:
@@ -82,7 +84,7 @@ def _by_folds(folds: Sequence[Fold], qids: Sequence[str], skip_missing: bool, so
         f"fold_{number}": tuple(qid for qid in qids if tested.get(qid) == number) for number in range(1, len(kept) + 1)
     }
     skipped = {"queries_in_no_fold": len(report.untested), "fold_queries_unknown": len(report.unknown)}
-    return SplitPlan(splits, kept, skipped)
+    return SplitPlan(splits, kept, skipped, source)
 
 
 def _by_own_splits(collection: Collection, qids: Sequence[str], skip_missing: bool) -> SplitPlan:
@@ -102,4 +104,5 @@ def _by_own_splits(collection: Collection, qids: Sequence[str], skip_missing: bo
             raise ValueError(f"{message}. Name a split, or go on without them with --skip-missing.")
         logger.warning("%s: skipped", message)
     splits = {name: tuple(qid for qid in qids if split_of.get(qid) == name) for name in dict.fromkeys(names)}
-    return SplitPlan({name: ids for name, ids in splits.items() if ids}, None, {"queries_in_no_split": len(outside)})
+    splits = {name: ids for name, ids in splits.items() if ids}
+    return SplitPlan(splits, None, {"queries_in_no_split": len(outside)}, f"splits of {collection.name}")

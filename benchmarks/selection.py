@@ -1,0 +1,108 @@
+"""Passages a second of our selection against sentence-transformers' CrossEncoder.predict: same model, same windows.
+
+```bash
+pip install sentence-transformers  # only this benchmark needs it
+python benchmarks/selection.py --selector cross-encoder/ms-marco-MiniLM-L-6-v2 --collection data/cranfield
+```
+
+Both start from texts and end with a score for every passage of every candidate, in float32 on one device, in the same
+process and by turns. Ours is what `select_passages.py` does with a shard of queries. Theirs gets the same query-passage
+pairs, as texts, all at once.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import islice
+
+import torch
+from transformers import HfArgumentParser
+
+from modeling_cobert.data.analysis import Analyzer
+from modeling_cobert.data.candidates import as_dict
+from modeling_cobert.data.collections import open_collection
+from modeling_cobert.data.first_stage import FirstStage, rank_all
+from modeling_cobert.data.index import build_index
+from modeling_cobert.data.passage_scores import CrossEncoderScorer
+from modeling_cobert.passages_cobert import cut_documents
+from modeling_cobert.selection_cobert import load_selector
+
+
+@dataclass
+class Arguments:
+    """What to measure."""
+
+    selector: str = field(metadata={"help": "Hub id or folder of a cross-encoder."})
+    collection: str = field(default="demo", metadata={"help": "A folder, irds:<id>, or demo."})
+    queries: int = field(default=8, metadata={"help": "How many queries; select_passages.py takes 8 together."})
+    k: int = field(default=50, metadata={"help": "Candidates of each query."})
+    passage_words: int = field(default=150, metadata={"help": "Words of a passage."})
+    passage_overlap: int = field(default=75, metadata={"help": "Words that neighbouring passages share."})
+    max_length: int = field(default=256, metadata={"help": "The most tokens of a pair, for both."})
+    batch_tokens: int = field(default=16384, metadata={"help": "Ours: tokens of a batch."})
+    batch_size: int = field(default=32, metadata={"help": "Theirs: pairs of a batch; 32 is their default."})
+    repeat: int = field(default=3, metadata={"help": "Turns of each; the median counts."})
+
+
+def timed(function: Callable) -> tuple[float, list[float]]:
+    start = time.perf_counter()
+    scores = function()
+    return time.perf_counter() - start, scores
+
+
+def main(args: Arguments) -> float:
+    """Prints both rates and returns their ratio."""
+    try:
+        from sentence_transformers import CrossEncoder
+    except ImportError:
+        sys.exit("error: this benchmark compares with sentence-transformers: pip install sentence-transformers")
+
+    collection = open_collection(args.collection)
+    queries = dict(islice(collection.queries().items(), args.queries))
+    index = build_index(collection.documents(), Analyzer("anserini"))
+    ranked = {qid: list(documents) for qid, documents in rank_all(FirstStage("bm25"), index, queries, args.k).items()}
+    found = collection.lookup({doc_id for documents in ranked.values() for doc_id in documents})
+    texts = {doc_id: as_dict(document) for doc_id, document in found.items()}
+    window = (args.passage_words, args.passage_overlap)
+    cut = dict(zip(texts, cut_documents(list(texts.values()), *window), strict=True))
+    pairs = [
+        (query, cut[doc_id].text(i))
+        for qid, query in queries.items()
+        for doc_id in ranked[qid]
+        for i in range(len(cut[doc_id].spans))
+    ]
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    scorer = CrossEncoderScorer(load_selector(args.selector, args.max_length, device), args.batch_tokens)
+    model = CrossEncoder(args.selector, max_length=args.max_length, device=device, model_kwargs={"dtype": "float32"})
+
+    def ours() -> list[float]:
+        documents = dict(zip(texts, scorer.cut(list(texts.values()), *window), strict=True))
+        scores = scorer.score(queries, ranked, documents, lambda count: None)
+        return [score for query in scores for document in query for score in document]
+
+    def theirs() -> list[float]:
+        identity = torch.nn.Identity()
+        return model.predict(
+            pairs, batch_size=args.batch_size, show_progress_bar=False, activation_fn=identity
+        ).tolist()
+
+    print(f"{len(pairs)} passages, {len(queries)} queries, {torch.get_num_threads()} threads, {device}")
+    seconds: dict[str, list[float]] = {"ours": [], "theirs": []}
+    for _ in range(args.repeat):
+        for name, function in (("theirs", theirs), ("ours", ours)):
+            duration, scores = timed(function)
+            seconds[name].append(duration)
+            print(f"{name:6} {len(pairs) / duration:8.1f} passages/s", flush=True)
+            if name == "theirs":
+                reference = scores
+    difference = max(abs(a - b) for a, b in zip(reference, scores, strict=True))
+    ratio = statistics.median(seconds["theirs"]) / statistics.median(seconds["ours"])
+    print(f"largest difference of scores {difference:.2g}; ratio {ratio:.2f}x")
+    return ratio
+
+
+if __name__ == "__main__":
+    main(HfArgumentParser(Arguments).parse_args_into_dataclasses()[0])
