@@ -174,10 +174,14 @@ def _aggregate(measure: Measure, values: Iterable[float]) -> float:
     return float(aggregator.result())
 
 
+def mean_values(qrels: Qrels, run: Run, measures: Sequence[Measure]) -> dict[str, float]:
+    """The means alone, by the measures' names."""
+    return {str(m): _aggregate(m, values.values()) for m, values in per_query_values(qrels, run, measures).items()}
+
+
 def recall_ceiling(qrels: Qrels, run: Run, depth: int = 1000) -> float:
     """The mean share of relevant documents in a first stage's top `depth`, more than which no re-ranker can find."""
-    (measure,) = parse_measures([f"R@{depth}"])
-    return _aggregate(measure, per_query_values(qrels, run, [measure])[measure].values())
+    return mean_values(qrels, run, parse_measures([f"R@{depth}"]))[f"R@{depth}"]
 
 
 def ideal_run(qrels: Qrels, run: Run, depth: int = 1000) -> dict[str, dict[str, float]]:

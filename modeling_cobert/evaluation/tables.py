@@ -188,20 +188,23 @@ def escape_html(text: str) -> str:
 def to_html(table: Table) -> str:
     """Renders an HTML table without style; the page that holds it styles `table.data`."""
     kind = ["text" if i < table.text_columns else "number" for i in range(len(table.columns))]
-    parts = ['<div class="table-scroll"><table class="data">']
+    rows = table.cells()
+    marked = " marked" if any(cell.marks for row in rows for cell in row) else ""
+    parts = [f'<div class="table-scroll"><table class="data{marked}">']
     if table.title:
         parts.append(f"<caption>{escape_html(table.title)}</caption>")
     parts.append("<thead><tr>")
     parts += [f'<th scope="col" class="{kind[i]}">{escape_html(c)}</th>' for i, c in enumerate(table.columns)]
     parts.append("</tr></thead><tbody>")
-    for row in table.cells():
+    for row in rows:
         parts.append("<tr>")
         for i, cell in enumerate(row):
             text = escape_html(cell.text)
             text = f"<strong>{text}</strong>" if cell.bold else text
             better = f"<sup>{escape_html(cell.better)}</sup>" if cell.better else ""
             worse = f'<sup class="worse">{WORSE}{escape_html(cell.worse)}</sup>' if cell.worse else ""
-            parts.append(f'<td class="{kind[i]}">{text}{better}{worse}</td>')
+            symbols = f'<span class="marks">{better}{worse}</span>' if cell.marks else ""
+            parts.append(f'<td class="{kind[i]}">{text}{symbols}</td>')
         parts.append("</tr>")
     parts.append("</tbody></table></div>")
     parts += [f'<p class="note">{escape_html(note)}</p>' for note in table.notes]
