@@ -153,7 +153,7 @@ def explain_query(ranker: Ranker, encoded: EncodedQuery, attended: int = 5) -> E
 
     prototypes = [
         ExplainedPrototype(encoded.doc_ids[p], weight, encoded.relevance[p], p + 1, ranks[p])
-        for p, weight in zip(encoded.prototypes, weights, strict=False)
+        for p, weight in zip(encoded.prototypes, weights, strict=True)
     ]
     return Explanation(
         qid=encoded.qid,

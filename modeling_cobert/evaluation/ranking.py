@@ -72,6 +72,9 @@ class Inputs(Protocol):
     def settings(self, ranker: "Ranker") -> dict:
         """Everything but the model that the result depends on, with fingerprints."""
 
+    def group_shape(self, ranker: "Ranker") -> tuple[int, int]:
+        """How lists are cut: the size of a group, and the overlap."""
+
     def check(self, ranker: "Ranker") -> None:
         """Raises, before any work, what would be wrong with this model on these inputs."""
 

@@ -109,6 +109,9 @@ class GroupsInputs:
     def run(self) -> dict[str, dict[str, float]]:
         return {qid: self.groups.run[qid] for qid in self.qids}
 
+    def group_shape(self, ranker: Ranker) -> tuple[int, int]:
+        return self.groups.settings["group_size"], self.groups.settings["group_overlap"]
+
     def settings(self, ranker: Ranker) -> dict:
         known = {key: value for key, value in self.groups.settings.items() if key not in ("counts", "step", "format")}
         files = {split: file_sha256(self.groups.folder / split_file(split)) for split in self.groups.splits}
@@ -144,8 +147,8 @@ class GroupsInputs:
                     raise ValueError(f"{self.groups.folder}: document {doc_id!r} has two passages")
                 relevance.setdefault(doc_id, score)
         doc_ids = list(passages)
-        stored = self.groups.settings
-        windows = overlapping_windows(len(doc_ids), stored["group_size"], stored["group_overlap"])
+        stored, (size, overlap) = self.groups.settings, self.group_shape(ranker)
+        windows = overlapping_windows(len(doc_ids), size, overlap)
         if [row["candidate_ids"] for row in rows] != [doc_ids[start:end] for start, end in windows]:
             raise ValueError(f"{self.groups.folder}: its groups are not those that its settings describe")
         return EncodedQuery(
@@ -156,8 +159,8 @@ class GroupsInputs:
             vectors=ranker.encode_passages(self.queries[qid], list(passages.values()), advance),
             relevance=list(relevance.values()),
             prototypes=self._prototypes(rows, passages)[: ranker.model.num_prototypes],
-            group_size=stored["group_size"],
-            group_overlap=stored["group_overlap"],
+            group_size=size,
+            group_overlap=overlap,
             by_order="first-stage" in (stored["prototypes"], stored["selector"]),
         )
 
@@ -235,6 +238,9 @@ class CollectionInputs:
     def name(self) -> str:
         return self.collection.name
 
+    def group_shape(self, ranker: Ranker) -> tuple[int, int]:
+        return ranker.model.config.group_size, ranker.model.config.group_overlap
+
     def settings(self, ranker: Ranker) -> dict:
         selector = {"selector": ranker.selector, "selector_sha256": ranker.selector_fingerprint()}
         return {"inputs": "collection", "collection": self.name, "k": self.k, "sha256": self.sha256, **selector}
@@ -249,7 +255,7 @@ class CollectionInputs:
         found = self.collection.lookup(doc_ids)
         documents = [as_dict(found[doc_id]) for doc_id in doc_ids]
         vectors, relevance = ranker.encode_documents(self.queries[qid], documents, advance)
-        config = ranker.model.config
+        size, overlap = self.group_shape(ranker)
         return EncodedQuery(
             qid=qid,
             query=self.queries[qid],
@@ -258,8 +264,8 @@ class CollectionInputs:
             vectors=vectors,
             relevance=relevance,
             prototypes=best_first(relevance, min(ranker.model.num_prototypes, len(doc_ids))),
-            group_size=config.group_size,
-            group_overlap=config.group_overlap,
+            group_size=size,
+            group_overlap=overlap,
             by_order=ranker.selector == "first-stage",
         )
 
