@@ -24,7 +24,5 @@ def test_every_file_that_the_tree_names_is_there():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     pattern = r"^(?:│? {0,3})*(?:[├└]── )?([\w./-]+\.(?:py|md|svg|json|html|txt|toml))\s"
     named = re.findall(pattern, readme, flags=re.MULTILINE)
-        r"^(?:│? {0,3})*(?:[├└]── )?([\w./-]+\.(?:py|md|svg|json|html|txt|toml))\s", readme, flags=re.MULTILINE
-    )
     missing = [name for name in named if not list(ROOT.rglob(Path(name).name))]
     assert not missing
