@@ -6,8 +6,8 @@ python benchmarks/selection.py --selector cross-encoder/ms-marco-MiniLM-L-6-v2 -
 ```
 
 Both start from texts and end with a score for every passage of every candidate, in float32 on one device, in the same
-process and by turns. Ours is what `select_passages.py` does with a shard of queries. Theirs gets the same pairs of query
-and passage, as texts, all at once.
+process and by turns. Ours is what `select_passages.py` does with a shard of queries. Theirs gets the same pairs of
+query and passage, as texts, all at once.
 """
 
 import statistics
