@@ -1,5 +1,6 @@
 """Selection: the right passages by slow code written here, the same bytes after kills and on two processes."""
 
+import json
 import math
 import re
 import shutil
@@ -250,6 +251,29 @@ def test_two_processes_make_what_one_makes(folder, whole, tmp_path, selector):
     done = subprocess.run(command, capture_output=True, text=True, env=small.environment(), timeout=300)
     assert done.returncode == 0, done.stderr
     assert small.tree(tmp_path / "out") == small.tree(whole / selector)
+
+
+def test_a_resumed_selection_keeps_the_number_of_threads_it_was_begun_with(folder, whole, tmp_path):
+    shutil.copytree(whole / "two-labels", tmp_path / "out")
+    settings = json.loads((tmp_path / "out" / "settings.json").read_text())
+    assert settings["threads"] == 1
+    (tmp_path / "out" / "settings.json").write_text(json.dumps({**settings, "counts": None}))
+    (tmp_path / "out" / "shards" / "00001.parquet").unlink()
+    source = CollectionArguments(str(folder / "collection")).source()
+    collection = open_collection(folder / "collection")
+    torch.set_num_threads(2)
+    try:
+        select_passages(
+            collection, folder / "run.trec", tmp_path / "out", options(folder, "two-labels"), source, progress=False
+        )
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+    assert small.tree(tmp_path / "out") == small.tree(whole / "two-labels")
+    with pytest.raises(ValueError, match="threads is 1, now 2"):
+        select_passages(
+            collection, folder / "run.trec", tmp_path / "out", options(folder, "two-labels", threads=2), source
+        )
 
 
 def test_a_finished_selection_is_not_done_again(folder, tmp_path):
