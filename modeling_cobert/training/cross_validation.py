@@ -142,8 +142,10 @@ class SplitTraining:
         for name in ("encoder", "calibrator", "scorer", "checkpoint"):
             arguments[name] = source_name(in_fold(arguments[name], self.number))
         start = in_fold(self.model_args.checkpoint or self.model_args.encoder, self.number)
-        known = {key: value for key, value in self.groups.settings.items() if key != "counts"}
-        batch = self.args.per_device_train_batch_size * self.args.gradient_accumulation_steps
+        # What the groups are, not where they came from and in what portions they were made.
+        passing = ("counts", "source", "batch_tokens", "shard_queries")
+        known = {key: value for key, value in self.groups.settings.items() if key not in passing}
+        batch = self.args.train_batch_size * self.args.gradient_accumulation_steps
         return {
             "step": "training",
             "collection": self.collection,
@@ -318,12 +320,11 @@ def _best(trainer: GroupTrainer) -> dict:
     state = trainer.state
     step = state.best_global_step if trainer.args.load_best_model_at_end else state.global_step
     step = step or state.global_step
-    found = {"step": step, "epoch": round(state.num_train_epochs * step / state.max_steps, 4)}
     for entry in state.log_history:
-        if entry.get("step") == step and any(name.startswith("eval_") for name in entry):
-            values = {name: entry[f"eval_{name}"] for name in trainer.measures if f"eval_{name}" in entry}
-            return found | {"validation": values}
-    return found
+        values = {name: entry[f"eval_{name}"] for name in trainer.measures if f"eval_{name}" in entry}
+        if entry.get("step") == step and values:
+            return {"step": step, "epoch": entry["epoch"], "validation": values}
+    return {"step": step, "epoch": state.epoch}
 
 
 def _plain(value):
