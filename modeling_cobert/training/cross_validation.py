@@ -15,7 +15,7 @@ from ..data.collator import GroupCollator
 from ..data.files import atomic_open
 from ..data.folds import Fold
 from ..data.groups import GroupsFolder, load_groups
-from ..data.steps import claim_folder, json_sha256, write_settings
+from ..data.steps import claim_folder, json_sha256, read_settings, write_settings
 from ..data.trec import read_run, write_run
 from ..evaluation.measures import DEFAULT_MEASURES
 from .arguments import CoBertTrainingArguments, DataArguments, ModelArguments
@@ -175,10 +175,10 @@ class SplitTraining:
     def run(self) -> dict:
         """Trains and tests, goes on where it was interrupted, or returns the results that are there."""
         PartialState().wait_for_everyone()
-        done = claim_folder(self.folder, self.settings)
+        done = read_settings(self.folder)["counts"]
         if done is not None:
             logger.warning("%s: done before", self.folder)
-            return done["counts"]
+            return done
         set_seed(self.args.seed)
         model = initial_model(self.model_args, self.groups.settings, self.number)
         trainer = self._trainer(model)
