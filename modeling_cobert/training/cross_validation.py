@@ -10,6 +10,7 @@ from pathlib import Path
 
 from accelerate import PartialState
 from transformers import set_seed
+from transformers.trainer import SCHEDULER_NAME
 
 from ..data.collator import GroupCollator
 from ..data.files import atomic_open
@@ -245,7 +246,11 @@ class SplitTraining:
             return given
         found = last_complete_checkpoint(self.folder) if self.main_process else None
         PartialState().wait_for_everyone()  # what was half written is gone now
-        return found if self.main_process else last_complete_checkpoint(self.folder)
+        found = found if self.main_process else last_complete_checkpoint(self.folder)
+        if found is not None and not Path(found, SCHEDULER_NAME).exists():
+            logger.warning("%s has no optimizer (--save_only_model): the training starts over", found)
+            return None
+        return found
 
     def _test(self, trainer: GroupTrainer, model) -> dict:
         results = {"variant": variant_of(model.config), **_best(trainer)}
