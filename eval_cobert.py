@@ -12,7 +12,7 @@ A collection and a run (the model's own selector chooses passages and prototypes
 
 On several processes: `torchrun --nproc_per_node 2 eval_cobert.py ...`; the run is the same to the byte. Killed, the
 same command goes on. The output folder has `run.trec`, `measures.json`, `per_query.json` and `per_query.tsv`; scores
-in the run are the model's logits, lowered in the last digit where trec_eval would break a tie otherwise than the model.
+in the run are the model's logits, lowered in the last digit where trec_eval would break a tie in another way.
 """
 
 import logging
@@ -29,6 +29,7 @@ from modeling_cobert.evaluation.measures import DEFAULT_MEASURES, parse_measures
 from modeling_cobert.evaluation.parts import process_state
 from modeling_cobert.evaluation.ranking import rerank_queries
 from modeling_cobert.evaluation.results import Results, evaluate_ranking, write_results
+from modeling_cobert.evaluation.seen import refuse_seen
 from modeling_cobert.evaluation.tables import to_terminal
 
 FILES = ("run.trec", "measures.json", "per_query.json", "per_query.tsv")
@@ -41,6 +42,9 @@ class EvalArguments:
     output: str = field(metadata={"help": "A new folder, or one that the same command has begun."})
     measures: list[str] = field(
         default_factory=lambda: list(DEFAULT_MEASURES), metadata={"help": "Any measures of ir_measures."}
+    )
+    allow_seen: bool = field(
+        default=False, metadata={"help": "Evaluate even on queries that the model was trained on or selected by."}
     )
     tag: str = field(default="co-bert", metadata={"help": "The system's name in the run and the table."})
 
@@ -62,6 +66,8 @@ def main(ranking_args: RankingArguments, args: EvalArguments) -> Results | None:
     check_output(output)
     state = process_state(ranking_args.use_cpu)
     inputs = ranking_args.open_inputs(progress=state.is_main_process)
+    if not args.allow_seen:
+        refuse_seen(ranking_args.model, inputs.name, inputs.queries)
     ranker = ranking_args.load_ranker(state.device)
     run = rerank_queries(ranker, inputs, output, state)
     results = None
