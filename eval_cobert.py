@@ -10,9 +10,11 @@ A collection and a run (the model's own selector chooses passages and prototypes
     python data_scripts/retrieve.py --collection demo --output runs/demo.trec
     python eval_cobert.py --model models/cobert --collection demo --run runs/demo.trec --output results/demo
 
-On several processes: `torchrun --nproc_per_node 2 eval_cobert.py ...`; the run is the same to the byte. Killed, the
-same command goes on. The output folder has `run.trec`, `measures.json`, `per_query.json` and `per_query.tsv`; scores
-in the run are the model's logits, lowered in the last digit where trec_eval would break a tie in another way.
+On several processes: `torchrun --nproc_per_node 2 -- eval_cobert.py ...` (without the `--`, torchrun takes `--run` for
+an option of its own) or `accelerate launch`; the run is the same to the byte. Killed, the same command goes on.
+
+The output folder has `run.trec`, `measures.json`, `per_query.json` and `per_query.tsv`; scores in the run are the
+model's logits, lowered in the last digit where trec_eval would break a tie in another way than the model.
 """
 
 import logging
@@ -54,9 +56,7 @@ def check_output(output: Path) -> None:
     if not (output / ".parts" / SETTINGS).exists():
         there = [name for name in FILES if (output / name).exists()]
         if there:
-            raise ValueError(
-                f"{output}: there is a {there[0]} that no evaluation here has made: give another --output"
-            )
+            raise ValueError(f"{output}: has a {there[0]} that this script has not made: give another --output")
 
 
 def main(ranking_args: RankingArguments, args: EvalArguments) -> Results | None:

@@ -4,7 +4,8 @@ Measures how much a Co-BERT's ranking depends on the candidates' order, on the g
     python data_scripts/stability.py --model models/cobert --groups groups/cranfield --fold 1 --output stability/fold_1
 
 Every query is encoded once and scored again under each change; a table is printed, all values are in
-`stability.json`. Killed, the same command goes on; `torchrun --nproc_per_node 2` shares the queries.
+`stability.json`. Killed, the same command goes on; `torchrun --nproc_per_node 2 -- data_scripts/stability.py ...`
+shares the queries among processes.
 """
 
 import logging

@@ -115,7 +115,7 @@ def test_other_measures_need_no_new_ranking(model, folder, evaluated, monkeypatc
 
 
 def test_two_processes_write_the_same_bytes(model, folder, evaluated, tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "--"]
     command += [str(ROOT / "eval_cobert.py"), *options(model, folder, tmp_path / "two")]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
