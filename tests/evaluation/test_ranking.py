@@ -1,4 +1,4 @@
-"""Re-ranking of query sets: against `model.rerank`, against groups fed to `forward`, and everything that may go wrong."""
+"""Re-ranking of query sets: against `model.rerank`, against groups fed to `forward`, and what may go wrong."""
 
 import json
 
