@@ -198,6 +198,8 @@ def test_what_does_not_go_together(model, folder, tmp_path):
         run_script([*out, "--collection", str(folder)])
     with pytest.raises(ValueError, match="--selector goes with --collection"):
         run_script([*out, "--groups", "x", "--selector", "self"])
+    with pytest.raises(FileNotFoundError, match="nowhere.txt: no such file of judgments"):
+        run_script(options(model, folder, tmp_path / "out", "--qrels", "nowhere.txt"))
     with pytest.raises(ValueError, match="unknown measure 'nDGC@20'; did you mean nDCG@20"):
         run_script(options(model, folder, tmp_path / "out", "--measures", "nDGC@20"))
     (tmp_path / "other").mkdir()

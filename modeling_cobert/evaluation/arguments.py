@@ -57,6 +57,8 @@ class RankingArguments:
             "--queries_file": self.queries_file,
             "--documents": self.documents,
         }
+        if self.qrels is not None and not Path(self.qrels).is_file():
+            raise FileNotFoundError(f"{self.qrels}: no such file of judgments")
         if (self.groups is None) == (self.collection is None):
             raise ValueError("give either --groups, or --collection and --run")
         if self.groups is not None:

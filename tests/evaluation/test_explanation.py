@@ -6,7 +6,7 @@ import pytest
 import tiny
 import torch
 
-from modeling_cobert.evaluation.explanation import explain_query, explanation_section, scorer_attention
+from modeling_cobert.evaluation.explanation import Explanation, explain_query, explanation_section, scorer_attention
 from modeling_cobert.evaluation.ranking import EncodedQuery, Ranker
 from modeling_cobert.evaluation.report import render_report
 
@@ -170,6 +170,7 @@ def test_odd_lists(tokenizer):
 def test_json_and_a_page_that_shows_all_text_as_text(tokenizer):
     explanation = explain_query(*make(tokenizer, "full"))
     told = json.loads(json.dumps(explanation.to_dict()))
+    assert Explanation.from_dict(told) == explanation
     assert told["documents"][0]["without"]["group"]["rank"] == explanation.documents[0].without["group"].rank
     page = render_report("Why", [explanation_section(explanation, top=3)])
     assert "<script>" not in page and "<b>cars" not in page
