@@ -222,4 +222,4 @@ def test_the_scripts_beside_it(model, folder, tmp_path, capsys):
     told = json.loads((tmp_path / "how" / "stability.json").read_text())
     assert told["conditions"] == report["conditions"] and set(told["per_query"]) == {"q1", "q2"}
     printed = capsys.readouterr().out
-    assert "Δ score by group" in printed and "Stability on" in printed
+    assert "group off" in printed and "Stability on" in printed
