@@ -6,8 +6,8 @@ python benchmarks/selection.py --selector cross-encoder/ms-marco-MiniLM-L-6-v2 -
 ```
 
 Both start from texts and end with a score for every passage of every candidate, in float32 on one device, in the same
-process and by turns. Ours is what `select_passages.py` does with a shard of queries. Theirs gets the same query-passage
-pairs, as texts, all at once.
+process and by turns. Ours is what `select_passages.py` does with a shard of queries. Theirs gets the same pairs of query
+and passage, as texts, all at once.
 """
 
 import statistics
@@ -26,6 +26,7 @@ from modeling_cobert.data.collections import open_collection
 from modeling_cobert.data.first_stage import FirstStage, rank_all
 from modeling_cobert.data.index import build_index
 from modeling_cobert.data.passage_scores import CrossEncoderScorer
+from modeling_cobert.data.selection import default_batch_tokens
 from modeling_cobert.passages_cobert import cut_documents
 from modeling_cobert.selection_cobert import load_selector
 
@@ -41,7 +42,9 @@ class Arguments:
     passage_words: int = field(default=150, metadata={"help": "Words of a passage."})
     passage_overlap: int = field(default=75, metadata={"help": "Words that neighbouring passages share."})
     max_length: int = field(default=256, metadata={"help": "The most tokens of a pair, for both."})
-    batch_tokens: int = field(default=16384, metadata={"help": "Ours: tokens of a batch."})
+    batch_tokens: int | None = field(
+        default=None, metadata={"help": "Ours: tokens of a batch; by default as selection."}
+    )
     batch_size: int = field(default=32, metadata={"help": "Theirs: pairs of a batch; 32 is their default."})
     repeat: int = field(default=3, metadata={"help": "Turns of each; the median counts."})
 
@@ -75,7 +78,8 @@ def main(args: Arguments) -> float:
     ]
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    scorer = CrossEncoderScorer(load_selector(args.selector, args.max_length, device), args.batch_tokens)
+    batch_tokens = args.batch_tokens or default_batch_tokens(device)
+    scorer = CrossEncoderScorer(load_selector(args.selector, args.max_length, device), batch_tokens)
     model = CrossEncoder(args.selector, max_length=args.max_length, device=device, model_kwargs={"dtype": "float32"})
 
     def ours() -> list[float]:

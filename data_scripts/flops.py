@@ -5,17 +5,18 @@ The paper's table, with the published figures beside ours:
 
     python data_scripts/flops.py --paper robust04
 
-Your own counts, a model's own sizes, real lengths, attention products included:
+Your own counts (or --prepared, a folder of groups), a model's own sizes, real lengths, attention products included:
 
     python data_scripts/flops.py --queries 225 --documents 1000 --passages 360000 --mean_tokens 180 --attention
 """
 
 import json
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from transformers import AutoConfig, HfArgumentParser
 
+from modeling_cobert.data.steps import read_settings
 from modeling_cobert.evaluation.flops import (
     MINILM,
     PAPER_SHAPE,
@@ -37,6 +38,9 @@ class FlopsArguments:
     paper: str | None = field(
         default=None,
         metadata={"help": "A collection of the paper's cost table: robust04 or gov2.", "choices": [*PAPER]},
+    )
+    prepared: str | None = field(
+        default=None, metadata={"help": "Folder of groups that build_groups.py finished: its counts and group sizes."}
     )
     queries: int = field(default=1, metadata={"help": "Number of queries."})
     documents: int = field(default=1000, metadata={"help": "Candidates of each query."})
@@ -92,6 +96,16 @@ def sizes(path: str) -> CoBertShape:
     return CoBertShape.from_config(config)
 
 
+def prepared(folder: str, shape: CoBertShape) -> tuple[Workload, CoBertShape]:
+    """The counts and group sizes of a folder of groups; candidates are the mean over queries, rounded down."""
+    settings = read_settings(folder, "groups")
+    counts = settings["counts"]
+    queries, pairs = counts["selected_queries"], counts["selected_pairs"]
+    work = Workload(queries, pairs // queries, counts["selected_pair_passages"])
+    sizes = {name: settings[name] for name in ("num_prototypes", "group_size", "group_overlap")}
+    return work, replace(shape, **sizes)
+
+
 def main(args: FlopsArguments) -> dict:
     """Returns and prints the tables."""
     shape = sizes(args.model) if args.model else PAPER_SHAPE
@@ -102,6 +116,10 @@ def main(args: FlopsArguments) -> dict:
         work = Workload(paper.queries, DOCUMENTS, paper.passages)
         rows, remarks = paper_costs(args.paper, attention=args.attention), paper_remarks(args.paper)
         title = f"The paper's cost table, {args.paper} ({counting})"
+    elif args.prepared:
+        work, shape = prepared(args.prepared, shape)
+        rows, remarks = convention_costs(work, shape, attention=args.attention), []
+        title = f"{work.queries} queries, {work.documents} candidates each, the paper's way ({counting})"
     else:
         passages = args.passages if args.passages is not None else args.queries * args.documents
         work = Workload(args.queries, args.documents, passages, args.chunks, args.qe_passages)

@@ -110,10 +110,12 @@ class PairTokenizer:
         self.pad_id = tokenizer.pad_token_id or 0
         # The template is read off the tokenizer itself, so that a cross-encoder that is no BERT works as well.
         probe = tokenizer("a", "b")
-        (first,), (second,) = ([ids[0]] for ids in tokenizer(["a", "b"], add_special_tokens=False)["input_ids"])
-        ids = probe["input_ids"]
-        at_first, at_second = ids.index(first), len(ids) - 1 - ids[::-1].index(second)
-        self.prefix, self.middle, self.suffix = ids[:at_first], ids[at_first + 1 : at_second], ids[at_second + 1 :]
+        ids, (first, second) = probe["input_ids"], tokenizer(["a", "b"], add_special_tokens=False)["input_ids"]
+        if not first or not second or first[0] not in ids or second[-1] not in ids:
+            raise ValueError(f"{type(tokenizer).__name__} does not join two texts in a way that is known here")
+        start, end = ids.index(first[0]), len(ids) - ids[::-1].index(second[-1])
+        self.prefix, self.suffix = ids[:start], ids[end:]
+        self.middle = ids[start + len(first) : end - len(second)]
         types = probe.get("token_type_ids")
         self.has_types = types is not None and 1 in types
 

@@ -1,7 +1,7 @@
 """Text in, ranking out: cut, select, encode every distinct pair once, calibrate, score in groups, rank."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -43,6 +43,8 @@ def rerank(
         `list[dict]`: best first, `corpus_id` (the document's place in `documents`), `score` (the logit), `probability`
         (its sigmoid) and, if asked for, `text`. Ties keep the given order.
     """
+    if isinstance(documents, str | Mapping):
+        raise TypeError(f"documents must be a list of documents, not one {type(documents).__name__}")
     documents = list(documents)
     if top_k is not None and top_k < 0:
         raise ValueError(f"top_k must not be negative, got {top_k}")

@@ -197,6 +197,9 @@ def test_errors(tokenizer):
         model.rerank(QUERY, ["car", 5])
     with pytest.raises(TypeError, match="query must be a string"):
         model.rerank(5, ["car"])
+    for one in ("bees see", {"text": "bees"}):
+        with pytest.raises(TypeError, match="must be a list of documents"):
+            model.rerank(QUERY, one)
     with pytest.raises(ValueError, match="top_k must not be negative"):
         model.rerank(QUERY, ["car"], top_k=-1)
     with pytest.raises(ValueError, match="scorer but no calibrator has none"):

@@ -49,7 +49,10 @@ class SelectionArguments:
     passage_words: int = field(default=150, metadata={"help": "Words of a passage."})
     passage_overlap: int = field(default=75, metadata={"help": "Words that neighbouring passages share."})
     max_length: int = field(default=256, metadata={"help": "The most tokens of a query-passage pair."})
-    batch_tokens: int = field(default=16384, metadata={"help": "The most tokens of a batch, padding included."})
+    batch_tokens: int | None = field(
+        default=None,
+        metadata={"help": "The most tokens of a batch, padding included; by default 16384, or 2048 on a CPU."},
+    )
     shard_queries: int = field(default=8, metadata={"help": "Queries that are worked on, and saved, together."})
     tokenizer: str | None = field(
         default=None,

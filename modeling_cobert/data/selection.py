@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -53,7 +53,8 @@ class SelectionOptions:
             neighbours share.
         passage_title (`bool`, *optional*, defaults to `False`): whether the title stands before every passage.
         max_length (`int`, *optional*, defaults to 256): the most tokens of a query-passage pair.
-        batch_tokens (`int`, *optional*, defaults to 16384): the most tokens of a batch, padding included.
+        batch_tokens (`int`, *optional*): the most tokens of a batch, padding included; by default 16384, or 2048 on a
+            CPU, where a batch should stay in the cache and the less padding the better.
         shard_queries (`int`, *optional*, defaults to 8): queries that are worked on, and saved, together.
         tokenizer (`str`, *optional*): for a selector without one, whose tokens tell which passages get truncated.
         skip_missing (`bool`, *optional*, defaults to `False`): whether what does not fit together is counted and left
@@ -66,7 +67,7 @@ class SelectionOptions:
     passage_overlap: int = 75
     passage_title: bool = False
     max_length: int = 256
-    batch_tokens: int = 16384
+    batch_tokens: int | None = None
     shard_queries: int = 8
     tokenizer: str | None = None
     skip_missing: bool = False
@@ -115,6 +116,8 @@ def select_passages(
     """
     output = Path(output)
     state = PartialState(cpu=not torch.accelerator.is_available(), timeout=timedelta(days=30))
+    if options.batch_tokens is None:
+        options = replace(options, batch_tokens=default_batch_tokens(state.device))
     progress = progress and state.is_main_process
     work = _Selection(collection, run, output, options, state, progress)
     with state.main_process_first():
@@ -124,6 +127,11 @@ def select_passages(
         work.select()
     state.wait_for_everyone()
     return read_settings(output, STEP)
+
+
+def default_batch_tokens(device: torch.device | str) -> int:
+    """What is fast there: see EXPERIMENTS.md."""
+    return 2048 if torch.device(device).type == "cpu" else 16384
 
 
 class _Selection:

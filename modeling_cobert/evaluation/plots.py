@@ -200,5 +200,5 @@ def cutoff_curves(curves: Mapping[str, Mapping[int, float]], measure: str) -> st
             )
         left, top = canvas.left, canvas.bottom + 56 + 18 * i  # the legend, below the axis
         canvas.parts.append(f'<polyline points="{left},{top - 4} {left + 22},{top - 4}" class="{kind}"/>')
-        canvas.text(left + 28, top, shorten(name, 32), "key", anchor="start")
+        canvas.text(left + 28, top, shorten(name, 27), "key", anchor="start")
     return canvas.svg(f"{measure} at cut-offs {cutoffs[0]} to {cutoffs[-1]}")

@@ -12,6 +12,10 @@ from transformers import BertConfig, BertForSequenceClassification, BertModel
 
 from data_scripts.flops import FlopsArguments, main
 from modeling_cobert import CoBertConfig, CoBertForGroupwiseRanking
+from modeling_cobert.data.collections import open_collection
+from modeling_cobert.data.groups import GroupOptions, build_groups
+from modeling_cobert.data.selection import SelectionOptions, select_passages
+from modeling_cobert.data.trec import write_run
 from modeling_cobert.evaluation.flops import (
     TERA,
     VARIANTS,
@@ -178,6 +182,26 @@ def test_script_prints_the_papers_figures_and_json(tmp_path, capsys):
     rows = json.loads(capsys.readouterr().out)["convention"]
     assert rows[0]["first_pass"] == 30 * passage_macs(BertConfig(**SMALL), 32)
     assert [row["system"] for row in rows] == [row.system for row in paper_costs("gov2")]
+
+
+def test_script_takes_the_counts_of_a_prepared_folder(tmp_path, capsys):
+    collection = open_collection("demo")
+    documents = [document.doc_id for document in collection.documents()][:7]
+    write_run(tmp_path / "run.trec", {q: dict.fromkeys(documents, 1.0) for q in collection.queries()}, "all")
+    options = SelectionOptions("first-stage", passage_words=20, passage_overlap=10)
+    selected = select_passages(collection, tmp_path / "run.trec", tmp_path / "selected", options, progress=False)
+    build_groups(
+        tmp_path / "selected", tmp_path / "groups", collection, GroupOptions(2, group_size=5, group_overlap=1)
+    )
+    main(FlopsArguments(json=True, prepared=str(tmp_path / "groups")))
+    result = json.loads(capsys.readouterr().out)
+    queries = len(collection.queries())
+    assert result["workload"]["queries"] == queries and result["workload"]["documents"] == 7
+    assert result["workload"]["passages"] == selected["counts"]["pair_passages"] > 7 * queries
+    full = {row["system"]: row for row in result["convention"]}["Co-BERT"]
+    assert full["sequences"] == queries * (2 + 5 + 2 + 3)  # documents 1-5 and 5-7, two prototypes each
+    with pytest.raises(ValueError, match="not of 'groups'"):
+        main(FlopsArguments(prepared=str(tmp_path / "selected")))
 
 
 def test_script_says_what_is_wrong():
