@@ -7,8 +7,8 @@ python data_scripts/reproduce_paper.py --collection irds:disks45/nocr/trec-robus
     --encoder models/bert-base-msmarco --output reproduction/robust04 --paper robust04 --dry_run --speed 40
 ```
 
-The same without `--dry_run` does it, and goes on where it was interrupted, at any row, fold and step. A small trial on a
-CPU, with any BERT cross-encoder (all options of TrainingArguments work):
+The same without `--dry_run` does it, and goes on where it was interrupted, at any row, fold and step. A small trial on
+a CPU, with any BERT cross-encoder (all options of TrainingArguments work):
 
 ```bash
 python data_scripts/reproduce_paper.py --collection demo --encoder MODEL --bert MODEL --calibrator encoder \

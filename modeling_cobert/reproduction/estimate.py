@@ -8,6 +8,7 @@ from itertools import islice
 from transformers import AutoConfig
 
 from ..data.candidates import as_dict
+from ..data.splits import plan_splits
 from ..data.steps import SETTINGS, read_settings
 from ..data.trec import read_run
 from ..evaluation.flops import (
@@ -98,8 +99,6 @@ def model_shape(systems: SystemArguments) -> CoBertShape:
 
 
 def _config(path: str, option: str):
-    from ..configuration_cobert import CoBertConfig  # noqa: F401  registered by the package: a Co-BERT may be a start
-
     config = AutoConfig.from_pretrained(path, trust_remote_code=False)
     if config.model_type not in ("bert", "cobert"):
         raise ValueError(f"--{option} {path} is not a BERT: its model_type is {config.model_type!r}")
@@ -156,8 +155,6 @@ class Estimator:
     @cached_property
     def _splits(self) -> list[tuple[int, int, int]]:
         """Queries to train, validate and test on, for each training of a row."""
-        from ..data.splits import plan_splits
-
         folds = self.work.view.folds()
         if folds is not None:
             return [(len(fold.train), len(fold.validation), len(fold.test)) for fold in folds]
@@ -250,7 +247,7 @@ class Estimator:
             "that was begun as a whole",
             *self.notes,
         ]
-        if any(row.expanded for row in self.work.rows.values()) is False:
+        if not any(row.expanded for row in self.work.rows.values()):
             notes.append("FilteredGoogleQuestions is not among the rows: it needs --expanded_queries")
         return Table(columns, rows, f"What would be done on {self.work.view.name}", notes, text_columns=2)
 

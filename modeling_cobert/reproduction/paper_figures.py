@@ -1,4 +1,4 @@
-"""The figures that the paper published: P@20, nDCG@20 and MAP@1000, by collection and row; what is absent is absent."""
+"""The figures that the paper published: P@20, nDCG@20 and MAP@1000, by collection and row; none where it gave none."""
 
 COLLECTIONS = {"robust04": "Robust04", "gov2": "GOV2"}
 MEASURES = ("P@20", "nDCG@20", "AP@1000")

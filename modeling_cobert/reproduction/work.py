@@ -1,6 +1,7 @@
 """The work behind the rows: what they share is done once, each row has a folder, and whatever is done stays done."""
 
 import copy
+import json
 import logging
 import shutil
 from collections.abc import Mapping
@@ -332,6 +333,4 @@ def _group_options(grouping: Grouping, skip_missing: bool) -> GroupOptions:
 
 
 def _as_json(settings: dict) -> dict:
-    import json
-
     return json.loads(json.dumps(settings))
