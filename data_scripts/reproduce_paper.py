@@ -47,7 +47,7 @@ def main(
         table = Estimator(work).table()
         print(to_terminal(table))
         return [table]
-    shape = model_shape(systems)
+    shape = model_shape(systems, [work.rows[name] for name in work.todo if name != COST])
     work.check()
     for name in work.todo:
         if name == COST:

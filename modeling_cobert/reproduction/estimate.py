@@ -1,6 +1,7 @@
 """What the rows would cost before any of it is done: models, sequences, multiply-accumulates, hours."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -63,16 +64,22 @@ class Estimate:
         )
 
 
-def model_shape(systems: SystemArguments) -> CoBertShape:
+def model_shape(systems: SystemArguments, rows: Iterable[Row] = ()) -> CoBertShape:
     """
     The sizes of the checkpoints, which are opened for that (their configs only), and checked against each other.
+
+    Args:
+        systems ([`SystemArguments`]): the checkpoints.
+        rows (`Iterable[Row]`, *optional*): what is to be done; a checkpoint that only other rows need is left alone.
 
     Raises:
         `OSError` where a config cannot be had, `ValueError` where it is no BERT or does not fit.
     """
     encoder = _config(systems.encoder, "encoder")
-    _config(systems.bert, "bert")
-    if systems.chosen_selector not in BUILT_IN:
+    rows = list(rows)
+    if any(row.start == "bert" for row in rows):
+        _config(systems.bert, "bert")
+    if any(row.kind == "groups" for row in rows) and systems.chosen_selector not in BUILT_IN:
         AutoConfig.from_pretrained(systems.chosen_selector, trust_remote_code=False)
     if encoder.model_type == "cobert":
         encoder = encoder.encoder_config

@@ -102,7 +102,9 @@ def cost_tables(work: Reproduction, shape: CoBertShape) -> list[Table]:
     if (selected / SETTINGS).exists() and (counts := read_settings(selected)["counts"]) is not None:
         load = Workload(counts["queries"], counts["pairs"] // counts["queries"], counts["pair_passages"])
         what = f"{load.queries} queries, {load.documents} candidates each, {load.passages:,} windows"
-        tables.append(_cost_table(f"Cost on {work.view.name}, the paper's way", convention_costs(load, shape), [what]))
+        assumed = f"BERT-QE: {load.chunks:,} chunks a query and half as many windows again are assumed"
+        costs = convention_costs(load, shape)
+        tables.append(_cost_table(f"Cost on {work.view.name}, the paper's way", costs, [what, assumed]))
         own = own_costs(load, replace(shape, pooler=True))
         what = f"every sequence counted with {shape.max_length} tokens, an upper bound: real ones are shorter"
         tables.append(_cost_table(f"Cost on {work.view.name}, every pair encoded once", own, [what]))

@@ -6,10 +6,11 @@ import logging
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 from accelerate import PartialState
+from transformers import AutoTokenizer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..baselines.bert_qe import BertQeOptions
@@ -23,8 +24,9 @@ from ..data.selection import SelectionOptions, select_passages
 from ..data.steps import SETTINGS, claim_folder, file_sha256, json_sha256, read_settings, write_settings
 from ..data.trec import read_run, write_run
 from ..evaluation.measures import Evaluation, evaluate_run
+from ..passages_cobert import PairTokenizer
 from ..training.arguments import VARIANTS, CoBertTrainingArguments, DataArguments, ModelArguments
-from ..training.cross_validation import DECISIVE, train
+from ..training.cross_validation import DECISIVE, summarize, train
 from ..training.initial import source_name
 from .arguments import ReproductionArguments, SystemArguments, check_training
 from .rows import Grouping, Row, chosen_rows, effectiveness_rows, study_groupings, study_rows
@@ -168,12 +170,25 @@ class Reproduction:
         return "begun" if counts is None else "done"
 
     def check(self) -> None:
-        """Rows that were begun with other settings are an error before anything is added to them."""
-        if self.systems.expanded_queries is not None:
-            self.expanded  # noqa: B018  a file of queries that does not fit is said here
+        """What can be known to fail fails here: rows begun with other settings, queries that do not fit."""
         for name in self.rows:
             if (self.folder(name) / SETTINGS).exists():
                 claim_folder(self.folder(name), self.settings(self.rows[name]))
+        for row in (self.rows[name] for name in self.todo if name in self.rows):
+            if row.trained:
+                self._check_lengths(row.start, row.expanded)
+
+    @cache  # noqa: B019  one object lives as long as the program
+    def _check_lengths(self, start: str, expanded: bool) -> None:
+        """A query that leaves no room for a passage must not be found after hours."""
+        tokenizer = AutoTokenizer.from_pretrained(getattr(self.systems, start), trust_remote_code=False)
+        pairs = PairTokenizer(tokenizer, self.systems.max_length)
+        for qid, text in (self.expanded if expanded else self.view).queries().items():
+            try:
+                pairs.query(text)
+            except ValueError as error:
+                source = self.systems.expanded_queries if expanded else self.view.name
+                raise ValueError(f"{source}: query {qid!r}: {error}") from None
 
     # -- what rows share -------------------------------------------------------------------------------------------
 
@@ -274,13 +289,17 @@ class Reproduction:
         model = ModelArguments(encoder=start, variant=row.variant, max_length=systems.max_length, **parts)
         data["feed_order"] = row.feed_order
         folds = load_groups(data["groups"]).folds
+        top, results = folder / "training", []
         for number in [None] if folds is None else range(1, len(folds) + 1):
-            train(model, DataArguments(fold=number, **data), args)
-            self._clean(folder / "training" / ("" if number is None else f"fold-{number}"))
+            results.append(train(model, DataArguments(fold=number, **data), args))
+            self._clean(top if number is None else top / f"fold-{number}")
         if folds is None:
-            return read_run(folder / "training" / "test.trec")
-        train(model, DataArguments(folds="all", **data), args)  # all are there: this merges them
-        return read_run(folder / "training" / "run.trec")
+            return read_run(top / "test.trec")
+        if self.process.is_main_process:
+            folders = [top / f"fold-{number}" for number in range(1, len(folds) + 1)]
+            summarize(folders, results, load_groups(data["groups"]), top)
+        self.process.wait_for_everyone()
+        return read_run(top / RUN)
 
     def _clean(self, folder: Path) -> None:
         """A tested fold needs its checkpoints no more: with Adam's moments they are three times the model each."""
