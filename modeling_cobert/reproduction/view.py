@@ -80,7 +80,7 @@ def _cut(folds: list[Fold], queries: Mapping[str, str]) -> list[Fold]:
     return [Fold(*part) for part in parts]
 
 
-def tested_queries(view: CollectionView) -> tuple[str, ...]:
+def queries_under_test(view: CollectionView) -> tuple[str, ...]:
     """The queries that every row is measured on: those of all test folds, or of the split `test`."""
     folds = view.folds()
     if folds is None:

@@ -30,7 +30,7 @@ from ..training.cross_validation import DECISIVE, summarize, train
 from ..training.initial import source_name
 from .arguments import ReproductionArguments, SystemArguments, check_training
 from .rows import Grouping, Row, chosen_rows, effectiveness_rows, study_groupings, study_rows
-from .view import CollectionView, expanded_view, open_view, tested_queries
+from .view import CollectionView, expanded_view, open_view, queries_under_test
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class Reproduction:
         self.view: CollectionView = open_view(
             self.base, systems.folds, systems.fold_seed, self.skip_missing, args.max_queries
         )
-        tested, judged = set(tested_queries(self.view)), self.view.qrels()
+        tested, judged = set(queries_under_test(self.view)), self.view.qrels()
         self.qrels = {qid: grades for qid, grades in judged.items() if qid in tested and grades}
         if not self.qrels:
             raise ValueError(f"{self.view.name}: not one test query is judged")
