@@ -1,10 +1,11 @@
 """A Co-BERT from BERT checkpoints: which weight comes from where, and which starts fresh."""
 
 import os
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, BertForSequenceClassification, BertModel
+from transformers import AutoConfig, BertForSequenceClassification, BertModel, PreTrainedConfig
 from transformers.utils import logging
 
 from .configuration_cobert import context_config
@@ -14,36 +15,70 @@ logger = logging.get_logger(__name__)
 
 def bert_weights(cls, encoder: str | os.PathLike, calibrator, scorer, fields: dict):
     """Does the work of [`CoBertForGroupwiseRanking.from_bert_pretrained`]."""
-    encoder_config = _bert_config("encoder", encoder)
-    has_head = "BertForSequenceClassification" in (encoder_config.architectures or [])
-    if has_head and encoder_config.num_labels not in (1, 2):
-        raise ValueError(
-            f"encoder {str(encoder)!r} is a classifier with {encoder_config.num_labels} labels: a cross-encoder has 1 "
-            "or 2"
-        )
-    if has_head:
-        fields.setdefault("encoder_pooling", "pooler")
     if "encoder_config" in fields:
         raise ValueError("`encoder_config` comes from the encoder's checkpoint: pass the other fields only")
-    config = _build_config(cls, _plain(encoder_config, encoder), calibrator, scorer, fields)
+    model_type = PreTrainedConfig.get_config_dict(encoder)[0].get("model_type")
+    source = _cobert_source(cls, encoder) if model_type == cls.config_class.model_type else _bert_source(encoder)
+    config = _build_config(cls, source.config, calibrator, scorer, source.fields | fields)
 
-    # The head of a cross-encoder reads its pooler: over a raw [CLS] vector its row would mean nothing.
-    keeps_head = has_head and config.encoder_pooling == "pooler" and (config.use_calibrator or not config.use_scorer)
-    if "selector" not in fields and keeps_head:
+    # A head was trained on what its encoder gave it: on the other kind of vector its row would mean nothing.
+    keeps_head = source.head is not None and config.encoder_pooling == source.fields["encoder_pooling"]
+    keeps_head = keeps_head and (config.use_calibrator or not config.use_scorer)
+    if keeps_head and "selector" not in source.fields | fields:
         config.selector = "self"
     model = cls(config)
-    state = _encoder_state(encoder, has_head, config, keeps_head)
+    pooled = config.encoder_pooling == "pooler"
+    state = {f"encoder.{k}": v for k, v in source.encoder.items() if pooled or not k.startswith("pooler.")}
+    if keeps_head:
+        heads = ["prototype_weight"] * config.use_calibrator + ["classifier"] * (not config.use_scorer)
+        state |= {f"{h}.{k}": v.clone() for h in heads for k, v in zip(("weight", "bias"), source.head, strict=True)}
     for name, path in (("calibrator", calibrator), ("scorer", scorer)):
         part = getattr(model, name)
         if part is not None:
-            source = {k[8:]: v for k, v in state.items() if k.startswith("encoder.")} if path is None else _load(path)
-            state |= {f"{name}.{k}": v for k, v in context_state(source, part.config).items()}
+            layers = source.encoder if path is None else _load(path)
+            state |= {f"{name}.{k}": v for k, v in context_state(layers, part.config).items()}
     missing, unexpected = model.load_state_dict(state, strict=False)
     if unexpected:
         raise ValueError(f"the checkpoints hold weights that this Co-BERT has no place for: {', '.join(unexpected)}")
     logger.warning(f"Starting fresh, to be trained: {', '.join(missing) if missing else 'nothing'}.")
     model.remember_source(encoder)
     return model.eval()
+
+
+@dataclass
+class _Source:
+    """An encoder's config and weights, the relevance row on top of it, if any, and config fields that come with it."""
+
+    config: PreTrainedConfig
+    encoder: dict[str, Tensor]
+    head: tuple[Tensor, Tensor] | None
+    fields: dict
+
+
+def _bert_source(path: str | os.PathLike) -> _Source:
+    config = _bert_config("encoder", path)
+    has_head = "BertForSequenceClassification" in (config.architectures or [])
+    if has_head and config.num_labels not in (1, 2):
+        raise ValueError(
+            f"encoder {str(path)!r} is a classifier with {config.num_labels} labels: a cross-encoder has 1 or 2"
+        )
+    state = _load(path, BertForSequenceClassification if has_head else BertModel)
+    encoder = {k.removeprefix("bert."): v for k, v in state.items() if not k.startswith("classifier.")}
+    head = relevance_row(state["classifier.weight"], state["classifier.bias"]) if has_head else None
+    plain = _plain(config, "" if os.path.isdir(path) else str(path))
+    return _Source(plain, encoder, head, {"encoder_pooling": "pooler"} if has_head else {})
+
+
+def _cobert_source(cls, path: str | os.PathLike) -> _Source:
+    """The encoder of a trained Co-BERT, such as a pointwise one that is to get its context parts."""
+    model = cls.from_pretrained(path, dtype=torch.float32, use_safetensors=True)
+    head = model.prototype_weight
+    if head is None and model.scorer is None:
+        head = model.classifier
+    row = None if head is None else (head.weight.detach(), head.bias.detach())
+    kept = ("encoder_pooling", "max_length", "passage_words", "passage_overlap", "passage_title", "selector")
+    plain = _plain(model.config.encoder_config, model.config.encoder_config.name_or_path)
+    return _Source(plain, model.encoder.state_dict(), row, {name: getattr(model.config, name) for name in kept})
 
 
 def context_state(state: dict[str, Tensor], config) -> dict[str, Tensor]:
@@ -72,14 +107,14 @@ def _bert_config(part: str, path: str | os.PathLike):
     return config
 
 
-def _plain(config, path: str | os.PathLike):
-    """The config without what its own head and place added; a Hub id stays, since it names the base model."""
+def _plain(config, name: str):
+    """The config without what its own head and place added; `name` is a Hub id, since that names the base model."""
     fields = {
         k: v
         for k, v in config.to_dict().items()
         if k not in ("architectures", "id2label", "label2id", "_name_or_path")
     }
-    return type(config)(**fields, name_or_path="" if os.path.isdir(path) else str(path))
+    return type(config)(**fields, name_or_path=name)
 
 
 def _build_config(cls, encoder_config, calibrator, scorer, fields: dict):
@@ -121,17 +156,3 @@ def _load(path: str | os.PathLike, cls=BertModel) -> dict[str, Tensor]:
     )
     absent = set(info["missing_keys"])
     return {name: value for name, value in model.state_dict().items() if name not in absent}
-
-
-def _encoder_state(path: str | os.PathLike, has_head: bool, config, keeps_head: bool) -> dict[str, Tensor]:
-    pooled = config.encoder_pooling == "pooler"
-    source = _load(path, BertForSequenceClassification if has_head else BertModel)
-    encoder = {k.removeprefix("bert."): v for k, v in source.items() if not k.startswith("classifier.")}
-    state = {f"encoder.{k}": v for k, v in encoder.items() if pooled or not k.startswith("pooler.")}
-    if keeps_head:
-        weight, bias = relevance_row(source["classifier.weight"], source["classifier.bias"])
-        heads = ["prototype_weight"] * config.use_calibrator + ["classifier"] * (not config.use_scorer)
-        state |= {
-            f"{head}.{kind}": value.clone() for head in heads for kind, value in (("weight", weight), ("bias", bias))
-        }
-    return state

@@ -238,11 +238,12 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
 
     def forward(
         self,
-        input_ids: torch.LongTensor,
+        input_ids: torch.LongTensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: torch.LongTensor | None = None,
         document_mask: Tensor | None = None,
         labels: Tensor | None = None,
+        vectors: Tensor | None = None,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
         return_dict: bool | None = None,
@@ -257,6 +258,8 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
                 1 for real rows, 0 for padding; all real by default.
             labels (`torch.Tensor` of shape `(batch, n)`, *optional*):
                 Grades of the candidates, -100 for none. Any grade above 0 is relevant to the pointwise loss.
+            vectors (`torch.Tensor` of shape `(batch, m + n, hidden)`, *optional*):
+                What [`encode`] gave for the pairs, in place of `input_ids`, `attention_mask` and `token_type_ids`.
             output_hidden_states, output_attentions (`bool`, *optional*):
                 Whether to return those of encoder, calibrator and scorer; attentions want
                 `attn_implementation="eager"`.
@@ -264,18 +267,21 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
                 Whether to return a [`CoBertRankingOutput`] (the default) or a tuple.
         """
         config = self.config
-        batch, documents, tokens = input_ids.shape
+        if (input_ids is None) == (vectors is None):
+            raise ValueError("pass either input_ids or vectors")
+        batch, documents, tokens = (input_ids if vectors is None else vectors).shape
         m = self.num_prototypes
         if documents <= m:
-            raise ValueError(f"input_ids has {documents} rows a group: {m} prototypes leave no candidate among them")
+            raise ValueError(f"a group has {documents} rows: {m} prototypes leave no candidate among them")
         recorder = CoBertRecorder(
             hidden_states=config.output_hidden_states if output_hidden_states is None else output_hidden_states,
             attentions=config.output_attentions if output_attentions is None else output_attentions,
         )
-        flat = [None if x is None else x.reshape(-1, tokens) for x in (input_ids, attention_mask, token_type_ids)]
-        vectors = self.encode(*flat, recorder=recorder).view(batch, documents, -1)  # (batch, m + n, hidden)
+        if vectors is None:
+            flat = [None if x is None else x.reshape(-1, tokens) for x in (input_ids, attention_mask, token_type_ids)]
+            vectors = self.encode(*flat, recorder=recorder).view(batch, documents, -1)  # (batch, m + n, hidden)
         if document_mask is None:
-            document_mask = torch.ones(batch, documents, dtype=torch.long, device=input_ids.device)
+            document_mask = torch.ones(batch, documents, dtype=torch.long, device=vectors.device)
 
         candidates, mask, prototype_weights = vectors[:, m:], document_mask[:, m:], None
         if self.calibrator is not None:
@@ -341,7 +347,8 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
         Args:
             encoder (`str` or `os.PathLike`):
                 Hub id or folder of a BERT. A cross-encoder (`BertForSequenceClassification` with 1 or 2 labels) also
-                gives its pooler, and its relevance row to W_t, b_t and, without a scorer, to the head.
+                gives its pooler, and its relevance row to W_t, b_t and, without a scorer, to the head. So does a
+                Co-BERT's folder, such as a pointwise one that is to get its context parts.
             calibrator, scorer (`str` or `os.PathLike`, *optional*):
                 Hub ids or folders of BERTs of the encoder's hidden size; all their layers are taken. By default the
                 encoder's own first layers, as many as the config says (2 and 4).

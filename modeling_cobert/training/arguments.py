@@ -1,0 +1,173 @@
+"""What `train_cobert.py` can be told: model, data, and Hugging Face's TrainingArguments with the paper's defaults."""
+
+from dataclasses import dataclass, field
+
+from transformers import TrainingArguments
+
+VARIANTS = {
+    "full": {},
+    "calibrator": {"use_scorer": False},
+    "scorer": {"use_calibrator": False},
+    "neither": {"use_calibrator": False, "use_scorer": False},
+    "no_residual": {"use_residual": False},
+}
+FEED_ORDERS = ("shuffled", "initial", "reversed")
+
+
+@dataclass
+class ModelArguments:
+    """Where the model starts, and which variant it is."""
+
+    encoder: str | None = field(
+        default=None,
+        metadata={
+            "help": "Hub id or folder that the encoder starts from: a BERT cross-encoder (the paper), a plain BERT, "
+            "or a trained Co-BERT whose encoder is to get new context parts. '{fold}' stands for the fold's number."
+        },
+    )
+    calibrator: str | None = field(
+        default=None,
+        metadata={"help": "Hub id or folder of the calibrator's BERT. Default: the encoder's first layers."},
+    )
+    scorer: str | None = field(
+        default=None, metadata={"help": "Hub id or folder of the scorer's BERT. Default: the encoder's first layers."}
+    )
+    checkpoint: str | None = field(
+        default=None,
+        metadata={
+            "help": "Folder or Hub id of a whole Co-BERT to go on from, in place of --encoder. '{fold}' stands for "
+            "the fold's number."
+        },
+    )
+    variant: str | None = field(
+        default=None,
+        metadata={
+            "choices": list(VARIANTS),
+            "help": "full (the default), calibrator only, scorer only, neither (BERT-Base), or full without residual.",
+        },
+    )
+    loss: str | None = field(
+        default=None,
+        metadata={
+            "choices": ["pointwise", "listwise", "ranknet", "lambda"],
+            "help": "The loss: pointwise (the paper, the default), listwise, ranknet or lambda.",
+        },
+    )
+    encoder_pooling: str | None = field(
+        default=None,
+        metadata={
+            "choices": ["cls", "pooler"],
+            "help": "What stands for a pair: the raw [CLS] vector or BERT's pooler. Default: pooler for a cross-"
+            "encoder (its head reads it), the source's for a Co-BERT, else cls.",
+        },
+    )
+    num_prototypes: int | None = field(
+        default=None, metadata={"help": "m, at most what the groups were built with, which is the default."}
+    )
+    max_length: int | None = field(
+        default=None, metadata={"help": "The most tokens of a query-passage pair. Default: 256, or the source's."}
+    )
+    calibrator_layers: int | None = field(
+        default=None, metadata={"help": "Layers of a calibrator taken from the encoder. Default: 2."}
+    )
+    scorer_layers: int | None = field(
+        default=None, metadata={"help": "Layers of a scorer taken from the encoder. Default: 4."}
+    )
+    overlap_merge: str | None = field(
+        default=None,
+        metadata={
+            "choices": ["max", "mean", "first", "last"],
+            "help": "The score of a document in two groups. Default: max.",
+        },
+    )
+
+    def __post_init__(self):
+        if (self.encoder is None) == (self.checkpoint is None):
+            raise ValueError("name either --encoder (and perhaps --calibrator, --scorer) or --checkpoint")
+        if self.checkpoint is not None:
+            fixed = ("calibrator", "scorer", "encoder_pooling", "calibrator_layers", "scorer_layers")
+            given = [f"--{name}" for name in fixed if getattr(self, name) is not None]
+            if given:
+                raise ValueError(f"--checkpoint is a whole model: {', '.join(given)} cannot change it; use --encoder")
+
+
+@dataclass
+class DataArguments:
+    """Which groups, which queries of them, and in which order."""
+
+    groups: str = field(metadata={"help": "The folder that data_scripts/build_groups.py made."})
+    train_groups: str | None = field(
+        default=None,
+        metadata={
+            "help": "Other groups of the same queries to train on, such as those of data_scripts/build_maxp_pairs.py; "
+            "selection and test stay with --groups."
+        },
+    )
+    fold: int | None = field(
+        default=None, metadata={"help": "Train, select and test on this fold (1, 2, ..) of the groups' folds."}
+    )
+    folds: str | None = field(
+        default=None,
+        metadata={"choices": ["all"], "help": "all: every fold in turn, then the table and one run over all queries."},
+    )
+    feed_order: str = field(
+        default="shuffled",
+        metadata={
+            "choices": list(FEED_ORDERS),
+            "help": "Order of the groups in an epoch: shuffled over all queries (the paper), or, with queries "
+            "shuffled, a query's groups in first-stage order (initial) or from the last to the first (reversed).",
+        },
+    )
+
+    def __post_init__(self):
+        if self.fold is not None and self.folds is not None:
+            raise ValueError("give --fold or --folds, not both")
+
+
+@dataclass
+class CoBertTrainingArguments(TrainingArguments):
+    """
+    TrainingArguments with the paper's defaults: 5 epochs, one group a step, Adam at 3e-6, 10 % warm-up, linear decay,
+    the epoch with the best validation nDCG@20. Adam is AdamW with `weight_decay` 0, which is Hugging Face's default.
+    """
+
+    per_device_train_batch_size: int = field(
+        default=1, metadata={"help": "Groups a step and device; a group is n candidates with their m prototypes."}
+    )
+    per_device_eval_batch_size: int = field(default=1, metadata={"help": "Groups a batch and device when ranking."})
+    num_train_epochs: float = field(default=5.0, metadata={"help": "Passes over all groups."})
+    learning_rate: float = field(default=3e-6, metadata={"help": "The highest learning rate, after warm-up."})
+    warmup_steps: float = field(default=0.1, metadata={"help": "Warm-up: a share of all steps below 1, else steps."})
+    eval_strategy: str = field(default="epoch", metadata={"help": "When to rank the validation queries."})
+    save_strategy: str = field(default="epoch", metadata={"help": "When to save a checkpoint."})
+    save_total_limit: int | None = field(default=2, metadata={"help": "How many checkpoints to keep."})
+    load_best_model_at_end: bool = field(default=True, metadata={"help": "Whether the best epoch is the result."})
+    metric_for_best_model: str | None = field(
+        default="nDCG@20", metadata={"help": "Any measure of ir_measures, over whole validation queries; or loss."}
+    )
+    remove_unused_columns: bool = field(default=False, metadata={"help": "Must stay False: the collator reads them."})
+    hub_strategy: str = field(default="end", metadata={"help": "When to push, with --push_to_hub."})
+    encoder_chunk_size: int | None = field(
+        default=None,
+        metadata={
+            "help": "Exact training in little memory: at most this many pairs have activations at a time, at about a "
+            "third more time. Default: all at once."
+        },
+    )
+    freeze_encoder: bool = field(
+        default=False,
+        metadata={"help": "Encode every pair once, keep the vectors on disk, train calibrator, scorer and head."},
+    )
+    vectors_dir: str | None = field(
+        default=None,
+        metadata={"help": "Where --freeze_encoder keeps vectors. Default: the folder _vectors in the output folder."},
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.remove_unused_columns:
+            raise ValueError("--remove_unused_columns must stay False: the collator reads the groups' columns")
+        if self.encoder_chunk_size is not None and self.encoder_chunk_size < 1:
+            raise ValueError(f"--encoder_chunk_size must be at least 1, got {self.encoder_chunk_size}")
+        if self.freeze_encoder and self.encoder_chunk_size is not None:
+            raise ValueError("--encoder_chunk_size is for training the encoder: leave it out with --freeze_encoder")

@@ -1,0 +1,58 @@
+"""Tiny groups folders and the arguments of trainings on them."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+import tiny  # noqa: E402
+from tiny_groups import make_groups  # noqa: E402
+
+from modeling_cobert.training.arguments import (  # noqa: E402
+    CoBertTrainingArguments,
+    DataArguments,
+    ModelArguments,
+)
+
+
+@pytest.fixture(scope="session")
+def groups(tmp_path_factory) -> Path:
+    """Four training queries, one to validate and one to test, without folds."""
+    return make_groups(tmp_path_factory.mktemp("groups"))
+
+
+@pytest.fixture(scope="session")
+def folded(tmp_path_factory) -> Path:
+    """Six queries in three folds."""
+    return make_groups(tmp_path_factory.mktemp("folded"), folds=3)
+
+
+@pytest.fixture(scope="session")
+def encoder(tmp_path_factory) -> Path:
+    """A cross-encoder of four layers."""
+    return tiny.bert_checkpoint(tmp_path_factory.mktemp("encoder") / "tiny-cross-encoder", layers=4, labels=2)
+
+
+@pytest.fixture
+def arguments(groups, encoder, tmp_path):
+    """A function of what differs from a small training of every part, on the CPU, into `tmp_path / "out"`."""
+
+    def make(model=None, data=None, **training):
+        chosen = {"encoder": str(encoder), "calibrator_layers": 1, "scorer_layers": 2, "max_length": 32}
+        options = {
+            "output_dir": str(tmp_path / "out"),
+            "use_cpu": True,
+            "disable_tqdm": True,
+            "num_train_epochs": 2,
+            "learning_rate": 1e-3,
+        }
+        return (
+            ModelArguments(**(chosen if model is None else chosen | model)),
+            DataArguments(**{"groups": str(groups)} | (data or {})),
+            CoBertTrainingArguments(**options | training),
+        )
+
+    return make

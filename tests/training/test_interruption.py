@@ -1,0 +1,148 @@
+"""Interrupted trainings go on as if nothing had happened: same weights to the bit, same run file."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+import train_cobert
+from modeling_cobert.training import trainer as trainer_module
+from modeling_cobert.training.arguments import CoBertTrainingArguments, DataArguments, ModelArguments
+from modeling_cobert.training.interruption import COMPLETE, last_complete_checkpoint
+from modeling_cobert.training.trainer import GroupTrainer
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def options():
+    return {"num_train_epochs": 3, "learning_rate": 2e-3, "save_total_limit": 1}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory, groups, encoder, options):
+    """What all others must arrive at."""
+    output = tmp_path_factory.mktemp("uninterrupted") / "out"
+    train_cobert.main(
+        ModelArguments(encoder=str(encoder), calibrator_layers=1, scorer_layers=2, max_length=32),
+        DataArguments(groups=str(groups)),
+        CoBertTrainingArguments(output_dir=str(output), use_cpu=True, disable_tqdm=True, **options),
+    )
+    return output
+
+
+def assert_same(one: Path, other: Path):
+    first, second = load_file(one / "model.safetensors"), load_file(other / "model.safetensors")
+    assert first.keys() == second.keys()
+    assert [name for name in first if not first[name].equal(second[name])] == []
+    assert (one / "test.trec").read_bytes() == (other / "test.trec").read_bytes()
+    assert (one / "results.json").read_bytes() == (other / "results.json").read_bytes()
+
+
+@pytest.mark.parametrize("at", [3, 7, 8, 21])
+def test_sigterm_saves_and_the_same_command_goes_on(arguments, options, uninterrupted, tmp_path, monkeypatch, at):
+    """In the middle of an epoch, at its last step (the validation must not be lost), at the first of the next."""
+    step = GroupTrainer.training_step
+
+    def terminated(self, *args):
+        if self.state.global_step == at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(self, *args)
+
+    before = signal.getsignal(signal.SIGTERM)
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupTrainer, "training_step", terminated)
+        with pytest.raises(SystemExit) as stopped:
+            train_cobert.main(*arguments(**options))
+    assert stopped.value.code == 143
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert last_complete_checkpoint(tmp_path / "out").endswith(f"checkpoint-{at + 1}")
+    train_cobert.main(*arguments(**options))
+    assert_same(uninterrupted, tmp_path / "out")
+
+
+KILLED = """
+import os, signal, sys
+import train_cobert
+from transformers import HfArgumentParser
+from modeling_cobert.training import trainer
+from modeling_cobert.training.arguments import CoBertTrainingArguments, DataArguments, ModelArguments
+
+mark = trainer.mark_complete
+
+def killed(checkpoint, content):
+    if checkpoint.endswith("checkpoint-16"):
+        os.truncate(os.path.join(checkpoint, "optimizer.pt"), 100)  # as if the write had not come to its end
+        os.kill(os.getpid(), signal.SIGKILL)
+    mark(checkpoint, content)
+
+trainer.mark_complete = killed
+kinds = (ModelArguments, DataArguments, CoBertTrainingArguments)
+train_cobert.main(*HfArgumentParser(kinds).parse_args_into_dataclasses())
+"""
+
+
+def test_kill_9_while_a_checkpoint_is_written(arguments, options, uninterrupted, groups, encoder, tmp_path):
+    """What is half there is thrown away, and the checkpoint before it is still there although only one is kept."""
+    output = tmp_path / "out"
+    command = ["--groups", groups, "--encoder", encoder, "--calibrator_layers", 1, "--scorer_layers", 2]
+    command += ["--max_length", 32, "--output_dir", output, "--use_cpu", "True", "--disable_tqdm", "True"]
+    for name, value in options.items():
+        command += [f"--{name}", value]
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, *map(str, command)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert (output / "checkpoint-16").is_dir() and not (output / "checkpoint-16" / COMPLETE).exists()
+    train_cobert.main(*arguments(**options))
+    assert_same(uninterrupted, output)
+
+
+def test_killed_after_training_before_the_test(arguments, options, uninterrupted, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupTrainer, "rank", lambda self, rows: (_ for _ in ()).throw(MemoryError))
+        with pytest.raises(MemoryError):
+            train_cobert.main(*arguments(**options))
+    monkeypatch.setattr(GroupTrainer, "training_step", lambda *a: pytest.fail("trained again"))
+    train_cobert.main(*arguments(**options))
+    assert_same(uninterrupted, tmp_path / "out")
+
+
+def test_without_optimizers_it_starts_over(arguments, options, uninterrupted, tmp_path, monkeypatch):
+    """Going on with a fresh optimizer and schedule would be another training."""
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupTrainer, "rank", lambda self, rows: (_ for _ in ()).throw(MemoryError))
+        with pytest.raises(MemoryError):
+            train_cobert.main(*arguments(**options, save_only_model=True))
+    train_cobert.main(*arguments(**options, save_only_model=True))
+    assert_same(uninterrupted, tmp_path / "out")
+
+
+def test_older_checkpoints_go_only_when_the_new_one_is_whole(arguments, options, tmp_path, monkeypatch):
+    there = []
+
+    def look(checkpoint, content):
+        there.append(sorted(path.name for path in (tmp_path / "out").glob("checkpoint-*")))
+        mark(checkpoint, content)
+
+    mark = trainer_module.mark_complete
+    monkeypatch.setattr(trainer_module, "mark_complete", look)
+    train_cobert.main(*arguments(**options | {"num_train_epochs": 2}))
+    assert there == [["checkpoint-8"], ["checkpoint-16", "checkpoint-8"]]
+
+
+def test_last_complete_checkpoint(tmp_path):
+    assert last_complete_checkpoint(tmp_path) is None
+    for name in ("checkpoint-9", "checkpoint-10", "checkpoint-100", "checkpoint-x"):
+        (tmp_path / name).mkdir()
+    for name in ("checkpoint-9", "checkpoint-10"):
+        (tmp_path / name / COMPLETE).write_text("{}")
+    assert last_complete_checkpoint(tmp_path) == str(tmp_path / "checkpoint-10")
+    assert not (tmp_path / "checkpoint-100").exists() and (tmp_path / "checkpoint-x").exists()
