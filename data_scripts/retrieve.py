@@ -12,8 +12,9 @@ Terrier's own BM25: `--model bm25 --analyzer terrier --k1 1.2 --b 0.75 --k3 8 --
 
 import logging
 import sys
+import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from transformers import HfArgumentParser
@@ -25,6 +26,8 @@ from modeling_cobert.data.index import build_index
 from modeling_cobert.data.trec import write_run
 
 logger = logging.getLogger("retrieve")
+
+ENGINES = ("numpy", "pisa")
 
 
 @dataclass
@@ -44,6 +47,18 @@ class RetrievalArguments:
     tag: str | None = field(default=None, metadata={"help": "Sixth column of the run; by default the model's name."})
     skip_missing: bool = field(
         default=False, metadata={"help": "Go on without queries that are empty or match nothing, and count them."}
+    )
+    engine: str = field(
+        default="numpy",
+        metadata={
+            "help": "numpy: in memory, exact. pisa: an index on disk, for large collections on Linux; PISA's own "
+            "tokeniser, Porter 2, Terrier's stop words and Robertson's idf.",
+            "choices": ENGINES,
+        },
+    )
+    pisa_index: str | None = field(
+        default=None,
+        metadata={"help": "Folder where PISA's index is kept and found again; by default temporary."},
     )
     evaluate: bool = field(
         default=False, metadata={"help": "Also measure the run against the collection's judgments."}
@@ -94,48 +109,69 @@ def chosen_queries(args: RetrievalArguments, collection: Collection) -> dict[str
     return {query_id: replaced[query_id] for query_id in own if query_id in replaced}
 
 
-def measure(run: Mapping[str, Mapping[str, float]], collection: Collection) -> dict[str, float]:
+def judgments(args: RetrievalArguments, collection: Collection) -> dict[str, dict[str, int]]:
+    """The judgments to measure against; those for queries without text are an error, or skipped."""
+    own, qrels = collection.queries(), collection.qrels()
+    unknown = [query_id for query_id in qrels if query_id not in own]
+    if unknown and not args.skip_missing:
+        raise ValueError(f"{args.collection}: {len(unknown)} judged queries have no text, such as {unknown[0]!r}")
+    if unknown:
+        logger.warning("%d judged queries have no text, such as %r; skipped", len(unknown), unknown[0])
+    return {query_id: grades for query_id, grades in qrels.items() if query_id in own}
+
+
+def measure(run: Mapping[str, Mapping[str, float]], qrels: Mapping[str, Mapping[str, int]]) -> dict[str, float]:
     """nDCG@20, AP@1000, P@20 and R@1000 over all judged queries; a judged query without a ranking counts as zero."""
     import ir_measures
     from ir_measures import AP, P, R, nDCG
 
-    values = ir_measures.calc_aggregate([nDCG @ 20, AP @ 1000, P @ 20, R @ 1000], collection.qrels(), run)
+    values = ir_measures.calc_aggregate([nDCG @ 20, AP @ 1000, P @ 20, R @ 1000], qrels, run)
     return {str(measure): value for measure, value in sorted(values.items(), key=lambda item: str(item[0]))}
+
+
+def run_numpy(args: RetrievalArguments, model_args: ModelArguments, stage: FirstStage, collection: Collection) -> dict:
+    """Ranks in memory."""
+    name = model_args.analyzer or stage.default_analyzer
+    analyzer = Analyzer(name, model_args.stemmer, model_args.stopwords, model_args.index_stopwords)
+    # Whatever is wrong with the queries is said before the documents are read.
+    queries = check_queries(chosen_queries(args, collection), analyzer.query, args.skip_missing)
+    index = build_index(collection.documents(), analyzer)
+    return rank_all(stage, index, queries, args.k, args.skip_missing)
+
+
+def run_pisa(args: RetrievalArguments, model_args: ModelArguments, stage: FirstStage, collection: Collection) -> dict:
+    """Ranks with PISA, from an index on disk."""
+    from modeling_cobert.data.pisa_engine import PisaEngine
+
+    default = ModelArguments()
+    fixed = ("analyzer", "stemmer", "stopwords", "index_stopwords", "k3", "idf")
+    changed = [f"--{name}" for name in fixed if getattr(model_args, name) != getattr(default, name)]
+    if changed:
+        raise ValueError(f"{', '.join(changed)}: PISA has its own; leave out, or use --engine numpy")
+    queries = chosen_queries(args, collection)
+    with tempfile.TemporaryDirectory(prefix="pisa.", dir=Path(args.output).parent) as temporary:
+        engine = PisaEngine(args.pisa_index or Path(temporary) / "index", collection.name)
+        queries = check_queries(queries, engine.analyze, args.skip_missing)
+        engine.build(collection.documents())
+        return engine.rank_all(stage, queries, args.k, args.skip_missing)
 
 
 def main(args: RetrievalArguments, model_args: ModelArguments) -> dict[str, float]:
     """Writes the run; returns its measures, if they were asked for."""
-    stage = FirstStage(
-        args.model,
-        k1=model_args.k1,
-        b=model_args.b,
-        k3=model_args.k3,
-        idf=model_args.idf,
-        feedback_docs=model_args.feedback_docs,
-        feedback_terms=model_args.feedback_terms,
-        original_weight=model_args.original_weight,
-        beta=model_args.beta,
-    )
-    analyzer = Analyzer(
-        model_args.analyzer or stage.default_analyzer,
-        model_args.stemmer,
-        model_args.stopwords,
-        model_args.index_stopwords,
-    )
+    parameters = {f.name: getattr(model_args, f.name) for f in fields(FirstStage) if f.name != "model"}
+    stage = FirstStage(args.model, **parameters)
     if args.k < 1:
         raise ValueError(f"--k must be at least 1, got {args.k}")
     if Path(args.output).is_dir():
         raise ValueError(f"{args.output}: is a folder; --output is the name of a file")
+    Path(args.output).parent.mkdir(parents=True, exist_ok=True)
     collection = open_collection(args.collection, args.split, documents=args.documents, skip_missing=args.skip_missing)
-    # Whatever is wrong with the queries is said before the documents are read.
-    queries = check_queries(chosen_queries(args, collection), analyzer, args.skip_missing)
-    index = build_index(collection.documents(), analyzer)
-    run = rank_all(stage, index, queries, args.k, args.skip_missing)
+    qrels = judgments(args, collection) if args.evaluate else {}
+    rank = run_numpy if args.engine == "numpy" else run_pisa
+    run = rank(args, model_args, stage, collection)
     write_run(args.output, run, args.tag or args.model)
-    print(
-        f"{args.output}: {len(run)} queries, {sum(map(len, run.values()))} lines, from {len(index.doc_ids)} documents"
-    )
-    measures = measure(run, collection) if args.evaluate else {}
+    print(f"{args.output}: {len(run)} queries, {sum(map(len, run.values()))} lines")
+    measures = measure(run, qrels) if args.evaluate else {}
     for name, value in measures.items():
         print(f"{name}\t{value:.4f}")
     return measures

@@ -93,9 +93,13 @@ class Analyzer:
         stopwords = self.stopwords if in_query or not self.index_stopwords else ()
         return [self._stem(token) for token in self._tokens(chunk) if token not in stopwords]
 
-    def __call__(self, text: str, in_query: bool = False) -> list[str]:
-        """The terms of a whole text, a document's or a query's."""
-        return [term for chunk in self.chunks(text) for term in self.terms(chunk, in_query)]
+    def __call__(self, text: str) -> list[str]:
+        """The terms of a document."""
+        return [term for chunk in self.chunks(text) for term in self.terms(chunk)]
+
+    def query(self, text: str) -> list[str]:
+        """The terms of a query."""
+        return [term for chunk in self.chunks(text) for term in self.terms(chunk, in_query=True)]
 
 
 @cache

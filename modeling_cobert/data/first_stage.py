@@ -4,13 +4,12 @@ Every document that holds a query term is scored exactly, and the order is trec_
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from tqdm.auto import tqdm
 
-from .analysis import Analyzer
 from .expansion import rm3, rocchio_kl
 from .index import Index
 from .trec import trec_order
@@ -155,33 +154,48 @@ class FirstStage:
 def query_terms(index: Index, text: str) -> dict[int, float]:
     """Returns the query's terms that the index knows, each with its frequency in the query."""
     query: dict[int, float] = {}
-    for term in index.analyzer(text, in_query=True):
+    for term in index.analyzer.query(text):
         number = index.terms.get(term)
         if number is not None:
             query[number] = query.get(number, 0.0) + 1.0
     return query
 
 
-def check_queries(queries: Mapping[str, str], analyzer: Analyzer, skip_missing: bool = False) -> dict[str, str]:
+def leave_out(queries: Mapping[str, str], unfit: list[str], reason: str, skip_missing: bool) -> dict[str, str]:
+    """
+    Returns `queries` without the `unfit` ones: an error by default, a counted warning with `skip_missing`.
+
+    Args:
+        queries (`Mapping[str, str]`): query id to text.
+        unfit (`list[str]`): the ids of those that cannot be run.
+        reason (`str`): what is wrong with them, after "query ...".
+        skip_missing (`bool`): whether to go on without them.
+    """
+    if unfit and not skip_missing:
+        raise ValueError(
+            f"query {unfit[0]!r} ({queries[unfit[0]]!r}) {reason}, and {len(unfit) - 1} more; correct them, or skip "
+            "them with --skip_missing"
+        )
+    if unfit:
+        logger.warning("skipped: query %s %s (%d queries)", ", ".join(unfit[:10]), reason, len(unfit))
+    dropped = set(unfit)
+    return {query_id: text for query_id, text in queries.items() if query_id not in dropped}
+
+
+def check_queries(
+    queries: Mapping[str, str], analyze: Callable[[str], Collection], skip_missing: bool = False
+) -> dict[str, str]:
     """
     Returns the queries that have at least one term; call it before the work starts.
 
     Args:
         queries (`Mapping[str, str]`): query id to text.
-        analyzer (`Analyzer`): what the queries will be analysed with.
+        analyze (`Callable[[str], Collection]`): text to terms, such as an analyzer's `query`.
         skip_missing (`bool`, *optional*, defaults to `False`): a query that is empty, or made of stop words, is an
             error; with this it is left out, and counted in a warning.
     """
-    empty = [query_id for query_id, text in queries.items() if not analyzer(text, in_query=True)]
-    if empty and not skip_missing:
-        first = empty[0]
-        raise ValueError(
-            f"query {first!r} ({queries[first]!r}) has no terms (stop words do not count), and {len(empty) - 1} more; "
-            "correct them, or skip them with skip_missing"
-        )
-    if empty:
-        logger.warning("%d queries without terms were skipped: %s", len(empty), ", ".join(empty[:10]))
-    return {query_id: text for query_id, text in queries.items() if query_id not in set(empty)}
+    empty = [query_id for query_id, text in queries.items() if not analyze(text)]
+    return leave_out(queries, empty, "has no terms (stop words do not count)", skip_missing)
 
 
 def rank_all(
@@ -195,21 +209,14 @@ def rank_all(
         index (`Index`): the collection.
         queries (`Mapping[str, str]`): query id to text.
         k (`int`, *optional*, defaults to 1000): the most documents per query.
-        skip_missing (`bool`, *optional*, defaults to `False`): a query for which no document is found is an error;
-            with this it is left out, and counted in a warning.
+        skip_missing (`bool`, *optional*, defaults to `False`): a query that has no terms, or for which no document is
+            found, is an error; with this it is left out, and counted in a warning.
 
     Returns:
         `dict[str, dict[str, float]]`: query id to document id to score, both in order.
     """
-    queries = check_queries(queries, index.analyzer, skip_missing)
+    queries = check_queries(queries, index.analyzer.query, skip_missing)
     unknown = [query_id for query_id, text in queries.items() if not query_terms(index, text)]
-    if unknown and not skip_missing:
-        raise ValueError(
-            f"query {unknown[0]!r} ({queries[unknown[0]]!r}): no document holds any of its terms, and "
-            f"{len(unknown) - 1} more; correct them, or skip them with skip_missing"
-        )
-    if unknown:
-        logger.warning("%d queries that match no document were skipped: %s", len(unknown), ", ".join(unknown[:10]))
-    kept = {query_id: text for query_id, text in queries.items() if query_id not in set(unknown)}
-    progress = tqdm(kept.items(), desc=stage.model, unit=" queries", disable=None)
+    queries = leave_out(queries, unknown, "matches no document", skip_missing)
+    progress = tqdm(queries.items(), desc=stage.model, unit=" queries", disable=None)
     return {query_id: stage.rank(index, text, k) for query_id, text in progress}

@@ -104,7 +104,10 @@ class GroupsFolder:
 
     @cached_property
     def _rows(self) -> datasets.Dataset:
-        loaded = datasets.load_dataset(str(self.folder))
+        # By their own names: of a folder with a card, `datasets` caches by the folder's name and the card's list of
+        # files alone, and would hand out the groups of another folder of that name.
+        files = {split: str(self.folder.resolve() / split_file(split)) for split in self.splits}
+        loaded = datasets.load_dataset("parquet", data_files=files)
         return datasets.concatenate_datasets([loaded[split] for split in self.splits])
 
     def dataset(self, queries: Collection[str] | None = None) -> datasets.Dataset:

@@ -96,6 +96,13 @@ class DataArguments:
     """Which groups, which queries of them, and in which order."""
 
     groups: str = field(metadata={"help": "The folder that data_scripts/build_groups.py made."})
+    train_groups: str | None = field(
+        default=None,
+        metadata={
+            "help": "Other groups of the same queries to train on, such as those of data_scripts/build_maxp_pairs.py; "
+            "selection and test stay with --groups."
+        },
+    )
     fold: int | None = field(
         default=None, metadata={"help": "Train, select and test on this fold (1, 2, ..) of the groups' folds."}
     )

@@ -63,9 +63,10 @@ def train(model_args: ModelArguments, data_args: DataArguments, training_args: C
         `all_queries` (the merged run), each with the measures of `test` and `first_stage`.
     """
     groups = load_groups(data_args.groups)
+    train_groups = None if data_args.train_groups is None else load_groups(data_args.train_groups)
     output = Path(training_args.output_dir)
     jobs = [
-        SplitTraining(model_args, data_args, training_args, groups, split, number, folder)
+        SplitTraining(model_args, data_args, training_args, groups, split, number, folder, train_groups)
         for number, split, folder in plan_trainings(groups, data_args, output)
     ]
     for job in jobs:  # all doors before the first long way
@@ -111,6 +112,7 @@ class SplitTraining:
         split ([`Fold`]): the queries.
         number (`int`, *optional*): of the fold.
         folder (`Path`): where the model, its checkpoints, `test.trec` and `results.json` go.
+        train_groups ([`GroupsFolder`], *optional*): other groups to train on.
     """
 
     model_args: ModelArguments
@@ -120,6 +122,7 @@ class SplitTraining:
     split: Fold
     number: int | None
     folder: Path
+    train_groups: GroupsFolder | None = None
 
     def __post_init__(self):
         self.top = Path(self.args.output_dir)
@@ -143,14 +146,13 @@ class SplitTraining:
         for name in ("encoder", "calibrator", "scorer", "checkpoint"):
             arguments[name] = source_name(in_fold(arguments[name], self.number))
         start = in_fold(self.model_args.checkpoint or self.model_args.encoder, self.number)
-        # What the groups are, not where they came from and in what portions they were made.
-        passing = ("counts", "source", "batch_tokens", "shard_queries")
-        known = {key: value for key, value in self.groups.settings.items() if key not in passing}
+        other = {} if self.train_groups is None else {"train_groups": _fingerprint(self.train_groups)}
         batch = self.args.train_batch_size * self.args.gradient_accumulation_steps
         return {
             "step": "training",
             "collection": self.collection,
-            "groups": json_sha256(known),
+            "groups": _fingerprint(self.groups),
+            **other,
             "fold": self.number,
             **asdict(self.split),
             "seen": add_seen(seen_queries(start), self.collection, self.split.train + self.split.validation),
@@ -168,6 +170,15 @@ class SplitTraining:
                 "there are no validation queries to select by: give --eval_strategy no and "
                 "--load_best_model_at_end False, or groups with a split 'validation'"
             )
+        if self.groups.settings.get("windows") == "train":
+            raise ValueError(
+                f"{self.groups.folder}: its windows were chosen by the judgments, a test on them would mean nothing: "
+                "give it as --train_groups, and the folder beside it as --groups"
+            )
+        if self.train_groups is not None:
+            if self.args.freeze_encoder:
+                raise ValueError("--train_groups is for training the encoder: leave it out with --freeze_encoder")
+            self.train_groups.dataset(self.split.train)  # raises where a query has no groups
         refuse_seen(self.settings["seen"], self.collection, self.split.test, str(self.folder))
         if self.main_process:
             check_writable(self.folder)
@@ -205,7 +216,7 @@ class SplitTraining:
         collator = GroupCollator(
             model.find_tokenizer(), model.config.max_length, model.num_prototypes, with_query_ids=True
         )
-        rows = [self._rows(queries) for queries in (self.split.train, self.split.validation)]
+        rows = [(self.train_groups or self.groups).dataset(self.split.train), self._rows(self.split.validation)]
         if self.args.freeze_encoder:
             model.encoder.requires_grad_(False)
         steps = math.ceil(self.args.num_train_epochs * len(rows[0]) / self.settings["groups_a_step"])
@@ -330,6 +341,12 @@ def _best(trainer: GroupTrainer) -> dict:
         if entry.get("step") == step and values:
             return {"step": step, "epoch": entry["epoch"], "validation": values}
     return {"step": step, "epoch": state.epoch}
+
+
+def _fingerprint(groups: GroupsFolder) -> str:
+    # What the groups are, not where they came from and in what portions they were made.
+    passing = ("counts", "source", "batch_tokens", "shard_queries")
+    return json_sha256({key: value for key, value in groups.settings.items() if key not in passing})
 
 
 def _plain(value):

@@ -10,7 +10,8 @@ from ..grouping_cobert import best_first, merge_windows
 
 def merge_groups(rows, logits: np.ndarray, how: str) -> dict[str, dict[str, float]]:
     """
-    One score for every document of every query.
+    One score for every document of every query. A document that is in a group several times, with one window of its
+    text each, has the best window's score.
 
     Args:
         rows (`datasets.Dataset`): groups, all those of a query somewhere among them.
@@ -34,13 +35,19 @@ def merge_groups(rows, logits: np.ndarray, how: str) -> dict[str, dict[str, floa
             documents |= dict(zip(row["candidate_ranks"], row["candidate_ids"], strict=True))
         # Ranks may have gaps, where a run names documents that the collection lacks; places have none.
         places = {rank: place for place, rank in enumerate(sorted(documents))}
-        windows = []
-        for row, _ in groups:
-            window = [places[rank] for rank in row["candidate_ranks"]]
+        windows, kept = [], []
+        for row, scores in groups:
+            ranks, best = row["candidate_ranks"], {}
+            for rank, score in zip(ranks, scores[: len(ranks)].tolist(), strict=True):
+                best[rank] = float(np.maximum(best.get(rank, score), score))  # unlike max(), it does not lose a NaN
+            if how != "max" and len(best) < len(ranks):
+                raise ValueError(f"query {query_id!r}, group {row['group']}: windows of a document merge by max only")
+            window = [places[rank] for rank in best]
             if window != list(range(window[0], window[0] + len(window))):
                 raise ValueError(f"query {query_id!r}, group {row['group']}: its candidates are not neighbours")
             windows.append((window[0], window[-1] + 1))
-        merged = merge_windows(windows, [scores.tolist() for _, scores in groups], how)
+            kept.append(list(best.values()))
+        merged = merge_windows(windows, kept, how)
         ids = [documents[rank] for rank in sorted(documents)]
         run[query_id] = {ids[i]: merged[i] for i in best_first(merged)}
     return run

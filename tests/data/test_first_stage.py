@@ -64,7 +64,7 @@ def test_stop_lists(tmp_path):
     with pytest.raises(ValueError, match="neither a file nor one of"):
         load_stopwords("absent")
     analyzer = Analyzer("terrier", index_stopwords=True)
-    assert analyzer("the wing") == ["the", "wing"] and analyzer("the wing", in_query=True) == ["wing"]
+    assert analyzer("the wing") == ["the", "wing"] and analyzer.query("the wing") == ["wing"]
 
 
 @pytest.mark.parametrize(("name", "stemmer"), [("other", "porter"), ("terrier", "lovins")])
@@ -235,12 +235,12 @@ def test_bad_queries(caplog):
     queries = {"1": "wings", "2": "", "3": "the of", "4": "unheard"}
     with pytest.raises(ValueError, match="'2'.*has no terms.*1 more"):
         rank_all(FirstStage("dph"), index, queries)
-    with pytest.raises(ValueError, match="'4' .*'unheard'.*no document holds"):
+    with pytest.raises(ValueError, match="'4' .*'unheard'.*matches no document"):
         rank_all(FirstStage("dph"), index, {"1": "wings", "4": "unheard"})
     assert list(rank_all(FirstStage("dph"), index, queries, skip_missing=True)) == ["1"]
-    assert "2 queries without terms were skipped: 2, 3" in caplog.text
-    assert "1 queries that match no document were skipped: 4" in caplog.text
-    assert check_queries({"1": "wings"}, index.analyzer) == {"1": "wings"}
+    assert "skipped: query 2, 3 has no terms (stop words do not count) (2 queries)" in caplog.text
+    assert "skipped: query 4 matches no document (1 queries)" in caplog.text
+    assert check_queries({"1": "wings"}, index.analyzer.query) == {"1": "wings"}
 
 
 @pytest.mark.parametrize(
@@ -316,12 +316,57 @@ def test_bm25_and_dph_against_pisa(shared_data, tmp_path):
             assert best == pytest.approx(sorted(theirs.values(), reverse=True), rel=1e-4)
 
 
+def test_pisa_as_engine(shared_data, tmp_path):
+    pytest.importorskip("pyterrier_pisa")
+    ir_measures = pytest.importorskip("ir_measures")
+    from modeling_cobert.data.pisa_engine import PisaEngine
+
+    collection = open_collection(shared_data / "vaswani")
+    index = build_index(collection.documents(), Analyzer("terrier", "english", index_stopwords=True))
+    engine = PisaEngine(tmp_path / "pisa", "vaswani")
+    engine.build(collection.documents())
+    engine.build(iter(()))  # the index is there: the documents are not even looked at
+    measure = ir_measures.AP @ 1000
+    for model in ("bm25", "bm25+rm3", "dph", "dph+kl"):
+        stage = FirstStage(model, idf="robertson")
+        ours, theirs = (
+            ir_measures.calc_aggregate([measure], collection.qrels(), run)[measure]
+            for run in (rank_all(stage, index, collection.queries()), engine.rank_all(stage, collection.queries()))
+        )
+        assert theirs == pytest.approx(ours, abs=0.001), model
+    with pytest.raises(ValueError, match="index of 'vaswani', not of 'other'"):
+        PisaEngine(tmp_path / "pisa", "other").build(collection.documents())
+
+
+def test_pisa_and_bad_input(tmp_path):
+    pytest.importorskip("pyterrier_pisa")
+    from modeling_cobert.data.pisa_engine import PisaEngine
+
+    def broken():
+        yield Document("d1", "", "wing")
+        raise ValueError("corpus.jsonl:2: not a JSON object")
+
+    engine = PisaEngine(tmp_path / "pisa", "tiny")
+    with pytest.raises(ValueError, match="corpus.jsonl:2"):
+        engine.build(broken())
+    assert not list(tmp_path.iterdir())
+    engine.build([Document("d1", "", "wing"), Document("d2", "", ""), Document("d3", "Wings", "of\nheat")])
+    with pytest.raises(ValueError, match="'2' .*has no terms"):
+        engine.rank_all(FirstStage("dph"), {"1": "wings", "2": "the"})
+    queries = {"1": "wings", "2": "the", "3": "unheard", "4": "HEAT"}
+    run = engine.rank_all(FirstStage("bm25+rm3"), queries, skip_missing=True)
+    assert list(run) == ["1", "4"] and set(run["1"]) == {"d1", "d3"}
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(ValueError, match="no index made here"):
+        PisaEngine(tmp_path / "mine", "tiny").build(())
+
+
 @pytest.mark.parametrize(
     ("stage", "analysis", "published"),
     [
         # PyTerrier's notebooks: BM25 with Terrier's defaults
         (FirstStage("bm25", k1=1.2, b=0.75, k3=8, idf="robertson"), {}, 0.2965),
-        # PISA, which stems with Porter 2 and drops stop words from queries only
+        # PISA: Porter 2; stop words (and what stems alike) dropped from queries only; no term counted twice
         (FirstStage("bm25", k1=1.2, b=0.75, idf="robertson"), {"stemmer": "english", "index_stopwords": True}, 0.2948),
         (FirstStage("dph"), {"stemmer": "english", "index_stopwords": True}, 0.2918),
     ],

@@ -39,7 +39,7 @@ def test_run(folder, tmp_path, capsys):
     assert {line.split()[5] for line in output.read_text().splitlines()} == {"mine"}
     # the only judged document is first; recall and average precision are those of query 1 alone
     assert measures == pytest.approx({"AP@1000": 1.0, "P@20": 1 / 20, "R@1000": 1.0, "nDCG@20": 1.0})
-    assert "2 queries, 5 lines, from 4 documents" in capsys.readouterr().out
+    assert "2 queries, 5 lines" in capsys.readouterr().out
 
 
 def test_split_k_and_model(folder, tmp_path):
@@ -58,6 +58,15 @@ def test_judged_query_without_ranking_counts_as_zero(folder, tmp_path):
     (tmp_path / "q.tsv").write_text("1\twing slipstream\n2\tunheard\n")
     measures = run_main(folder, tmp_path / "run", queries=str(tmp_path / "q.tsv"), skip_missing=True, evaluate=True)
     assert measures["R@1000"] == pytest.approx(0.5)
+
+
+def test_judgments_for_other_queries(folder, tmp_path, caplog):
+    (folder / "qrels" / "test.tsv").write_text("1\td1\t1\n77\td2\t1\n")
+    with pytest.raises(ValueError, match="1 judged queries have no text, such as '77'"):
+        run_main(folder, tmp_path / "run", evaluate=True)
+    assert not (tmp_path / "run").exists()
+    assert run_main(folder, tmp_path / "run", evaluate=True, skip_missing=True)["R@1000"] == pytest.approx(1.0)
+    assert "1 judged queries have no text" in caplog.text
 
 
 def test_replaced_queries(folder, tmp_path, caplog):
@@ -98,6 +107,20 @@ def test_parameters_reach_the_model(folder, tmp_path):
         run_main(folder, tmp_path / "run", model_args, model="bm25", skip_missing=True)
         scores.append(read_run(tmp_path / "run"))
     assert all(scores[0] != other for other in scores[1:])
+
+
+def test_pisa_has_its_own_analysis(folder, tmp_path):
+    with pytest.raises(ValueError, match="--stemmer, --idf: PISA has its own"):
+        run_main(folder, tmp_path / "run", ModelArguments(stemmer="none", idf="robertson"), engine="pisa")
+
+
+def test_pisa(folder, tmp_path):
+    pytest.importorskip("pyterrier_pisa")
+    run_main(folder, tmp_path / "run", model="dph+kl", engine="pisa")
+    assert list(read_run(tmp_path / "run")["1"])[0] == "d1"
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "tiny"}
+    run_main(folder, tmp_path / "run", engine="pisa", pisa_index=str(tmp_path / "index"))
+    assert (tmp_path / "index" / "source.json").is_file()
 
 
 def test_command_line(folder, tmp_path):
