@@ -18,6 +18,7 @@ from scipy.stats import ttest_rel
 from transformers import HfArgumentParser
 
 from data_scripts import reproduce_paper
+from modeling_cobert.data.arguments import CollectionArguments
 from modeling_cobert.data.demo import demo_collection
 from modeling_cobert.data.folds import Fold, make_folds, write_folds
 from modeling_cobert.data.groups import load_groups
@@ -342,6 +343,22 @@ def test_refused_at_the_door(reproduce, tmp_path, more, message):
     with pytest.raises(ValueError, match=message):
         reproduce(tmp_path / "out", *more)
     assert not (tmp_path / "out").exists()
+
+
+def test_expanded_queries_are_the_users(opened, tmp_path):
+    """Without the file the row is not run, and says so; it is no error unless it was asked for."""
+    work = opened(tmp_path / "out", "--only", "dph+kl")
+    work.systems.expanded_queries = None
+    arguments = (work.args, work.systems, CollectionArguments("demo"), work.training_args)
+    tables = reproduce_paper.main(*arguments)
+    assert "filtered-google-questions" not in Reproduction(*arguments).rows
+    cells = {row[0].text: [cell.text for cell in row[1:]] for row in tables[0].cells()}
+    assert cells["FilteredGoogleQuestions"] == [NOT_RUN] * 3 + ["0.4130", "0.4860", "0.2390"]
+    assert "FilteredGoogleQuestions needs --expanded_queries" in tables[0].notes
+    assert [cell.text for cell in tables[2].cells()[0]] == ["all"] + [NOT_RUN] * 4  # nothing selected, no cost
+    work.args.only = ["filtered-google-questions"]
+    with pytest.raises(ValueError, match="--only filtered-google-questions: this row needs --expanded_queries"):
+        reproduce_paper.main(*arguments)
 
 
 def test_other_settings_are_refused(made, reproduce):
