@@ -10,9 +10,11 @@ A collection and a run (the model's own selector chooses passages and prototypes
     python data_scripts/retrieve.py --collection demo --output runs/demo.trec
     python eval_cobert.py --model models/cobert --collection demo --run runs/demo.trec --output results/demo
 
-On several processes: `torchrun --nproc_per_node 2 eval_cobert.py ...`; the run is the same to the byte. Killed, the
-same command goes on. The output folder has `run.trec`, `measures.json`, `per_query.json` and `per_query.tsv`; scores
-in the run are the model's logits, lowered in the last digit where trec_eval would break a tie otherwise than the model.
+On several processes: `torchrun --nproc_per_node 2 -- eval_cobert.py ...` (without the `--`, torchrun takes `--run` for
+an option of its own) or `accelerate launch`; the run is the same to the byte. Killed, the same command goes on.
+
+The output folder has `run.trec`, `measures.json`, `per_query.json` and `per_query.tsv`; scores in the run are the
+model's logits, lowered in the last digit where trec_eval would break a tie in another way than the model.
 """
 
 import logging
@@ -29,6 +31,7 @@ from modeling_cobert.evaluation.measures import DEFAULT_MEASURES, parse_measures
 from modeling_cobert.evaluation.parts import process_state
 from modeling_cobert.evaluation.ranking import rerank_queries
 from modeling_cobert.evaluation.results import Results, evaluate_ranking, write_results
+from modeling_cobert.evaluation.seen import refuse_seen
 from modeling_cobert.evaluation.tables import to_terminal
 
 FILES = ("run.trec", "measures.json", "per_query.json", "per_query.tsv")
@@ -42,6 +45,9 @@ class EvalArguments:
     measures: list[str] = field(
         default_factory=lambda: list(DEFAULT_MEASURES), metadata={"help": "Any measures of ir_measures."}
     )
+    allow_seen: bool = field(
+        default=False, metadata={"help": "Evaluate even on queries that the model was trained on or selected by."}
+    )
     tag: str = field(default="co-bert", metadata={"help": "The system's name in the run and the table."})
 
 
@@ -50,9 +56,7 @@ def check_output(output: Path) -> None:
     if not (output / ".parts" / SETTINGS).exists():
         there = [name for name in FILES if (output / name).exists()]
         if there:
-            raise ValueError(
-                f"{output}: there is a {there[0]} that no evaluation here has made: give another --output"
-            )
+            raise ValueError(f"{output}: has a {there[0]} that this script has not made: give another --output")
 
 
 def main(ranking_args: RankingArguments, args: EvalArguments) -> Results | None:
@@ -62,6 +66,8 @@ def main(ranking_args: RankingArguments, args: EvalArguments) -> Results | None:
     check_output(output)
     state = process_state(ranking_args.use_cpu)
     inputs = ranking_args.open_inputs(progress=state.is_main_process)
+    if not args.allow_seen:
+        refuse_seen(ranking_args.model, inputs.name, inputs.queries)
     ranker = ranking_args.load_ranker(state.device)
     run = rerank_queries(ranker, inputs, output, state)
     results = None

@@ -1,9 +1,9 @@
 """
 Explains the ranking of single queries: prototypes' weights, what calibration and group did, who attended to whom.
 
-    python data_scripts/explain_query.py --model models/cobert --groups groups/cranfield --queries 1 2 --output explained
-    python data_scripts/explain_query.py --model models/cobert --collection demo --run runs/demo.trec --queries 7 \\
-        --output explained
+    python data_scripts/explain_query.py --model models/cobert --groups groups/cranfield --queries 1 2 --output why
+
+With a collection and a run, as for eval_cobert.py: `--collection demo --run runs/demo.trec --queries 7 --output why`.
 
 The output folder has `explanation.json` and, to open in a browser, `explanation.html`.
 """

@@ -4,7 +4,8 @@ Measures how much a Co-BERT's ranking depends on the candidates' order, on the g
     python data_scripts/stability.py --model models/cobert --groups groups/cranfield --fold 1 --output stability/fold_1
 
 Every query is encoded once and scored again under each change; a table is printed, all values are in
-`stability.json`. Killed, the same command goes on; `torchrun --nproc_per_node 2` shares the queries.
+`stability.json`. Killed, the same command goes on; `torchrun --nproc_per_node 2 -- data_scripts/stability.py ...`
+shares the queries among processes.
 """
 
 import logging
@@ -18,6 +19,7 @@ from modeling_cobert.evaluation.arguments import RankingArguments
 from modeling_cobert.evaluation.measures import DEFAULT_MEASURES
 from modeling_cobert.evaluation.parts import process_state
 from modeling_cobert.evaluation.results import write_json
+from modeling_cobert.evaluation.seen import refuse_seen
 from modeling_cobert.evaluation.stability import StabilityOptions, stability, stability_table
 from modeling_cobert.evaluation.tables import to_terminal
 
@@ -39,6 +41,10 @@ class StabilityArguments:
         default_factory=lambda: list(DEFAULT_MEASURES), metadata={"help": "Any measures of ir_measures."}
     )
 
+    allow_seen: bool = field(
+        default=False, metadata={"help": "Measure even on queries that the model was trained on or selected by."}
+    )
+
     def options(self) -> StabilityOptions:
         offsets, ks = (None if values is None else tuple(values) for values in (self.offsets, self.ks))
         return StabilityOptions(self.seeds, offsets, ks, tuple(self.measures))
@@ -49,6 +55,8 @@ def main(ranking_args: RankingArguments, args: StabilityArguments) -> dict:
     options = args.options()
     state = process_state(ranking_args.use_cpu)
     inputs = ranking_args.open_inputs(progress=state.is_main_process)
+    if not args.allow_seen:
+        refuse_seen(ranking_args.model, inputs.name, inputs.queries)
     report = stability(ranking_args.load_ranker(state.device), inputs, args.output, options, state)
     if state.is_main_process:
         write_json(Path(args.output) / "stability.json", {"model": ranking_args.model, **report})

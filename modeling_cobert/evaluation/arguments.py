@@ -9,7 +9,6 @@ from ..data.collections import FolderCollection, open_collection
 from ..data.trec import numbered_lines
 from .ranking import Inputs, Ranker
 from .ranking_inputs import collection_inputs, groups_inputs
-from .seen import refuse_seen
 
 
 @dataclass
@@ -43,9 +42,6 @@ class RankingArguments:
     skip_missing: bool = field(
         default=False, metadata={"help": "Go on without documents that the collection lacks, and count them."}
     )
-    allow_seen: bool = field(
-        default=False, metadata={"help": "Evaluate even on queries that the model was trained on or selected by."}
-    )
     batch_tokens: int = field(default=16384, metadata={"help": "The most tokens of a batch, padding included."})
     dtype: str = field(
         default="float32",
@@ -54,13 +50,15 @@ class RankingArguments:
     use_cpu: bool = field(default=False, metadata={"help": "Use no accelerator, even if there is one."})
 
     def open_inputs(self, progress: bool = True) -> Inputs:
-        """Opens what is to be re-ranked, and refuses queries that the model has seen."""
+        """Opens what is to be re-ranked."""
         collection_only = {
             "--run": self.run,
             "--selector": self.selector,
             "--queries_file": self.queries_file,
             "--documents": self.documents,
         }
+        if self.qrels is not None and not Path(self.qrels).is_file():
+            raise FileNotFoundError(f"{self.qrels}: no such file of judgments")
         if (self.groups is None) == (self.collection is None):
             raise ValueError("give either --groups, or --collection and --run")
         if self.groups is not None:
@@ -70,19 +68,15 @@ class RankingArguments:
             qrels = None
             if self.qrels is not None:
                 qrels = FolderCollection(Path(self.qrels).parent, qrels_file=self.qrels).qrels()
-            inputs = groups_inputs(self.groups, self.split, self.fold, self.query_ids(), qrels)
-        else:
-            if self.run is None:
-                raise ValueError("--collection needs --run, the first stage's TREC run: make one with retrieve.py")
-            collection = open_collection(
-                self.collection, self.split, self.queries_file, self.qrels, self.documents, self.skip_missing
-            )
-            inputs = collection_inputs(
-                collection, self.run, self.k, self.fold, self.query_ids(), self.skip_missing, progress
-            )
-        if not self.allow_seen:
-            refuse_seen(self.model, inputs.name, inputs.queries)
-        return inputs
+            return groups_inputs(self.groups, self.split, self.fold, self.query_ids(), qrels)
+        if self.run is None:
+            raise ValueError("--collection needs --run, the first stage's TREC run: make one with retrieve.py")
+        collection = open_collection(
+            self.collection, self.split, self.queries_file, self.qrels, self.documents, self.skip_missing
+        )
+        return collection_inputs(
+            collection, self.run, self.k, self.fold, self.query_ids(), self.skip_missing, progress
+        )
 
     def load_ranker(self, device: torch.device | str = "cpu") -> Ranker:
         """Loads the model."""

@@ -10,7 +10,7 @@ Every part is turned off in the trained model itself, nothing is trained anew:
 A part that the model does not have cannot be turned off, and has no column.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
@@ -23,7 +23,7 @@ from .ranking import EncodedQuery, Ranker
 from .report import Block, Details, Section
 from .tables import Table
 
-OFF = {"calibration": "without calibration", "group": "without the group", "both": "without both"}
+OFF = {"calibration": "calibration off", "group": "group off", "both": "both off"}
 _SHOWN_TEXT = 80
 
 
@@ -105,6 +105,22 @@ class Explanation:
     def to_dict(self) -> dict:
         """Returns what `json.dump` can write."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, told: Mapping) -> "Explanation":
+        """The inverse, for whoever puts a section into a report later."""
+        documents = [
+            ExplainedDocument(
+                **{
+                    **document,
+                    "without": {part: Placed(**placed) for part, placed in document["without"].items()},
+                    "attended": [Attended(**other) for other in document["attended"]],
+                }
+            )
+            for document in told["documents"]
+        ]
+        prototypes = [ExplainedPrototype(**prototype) for prototype in told["prototypes"]]
+        return cls(told["qid"], told["query"], list(told["parts"]), prototypes, documents)
 
 
 def explain_query(ranker: Ranker, encoded: EncodedQuery, attended: int = 5) -> Explanation:
@@ -256,15 +272,13 @@ def prototype_table(explanation: Explanation) -> Table:
 
 def document_table(explanation: Explanation, limit: int | None = None) -> Table:
     """Score and rank with everything on, and how far each part moved a document."""
-    columns = ["Document", "Text", "Rank", "First", "Score"]
-    for part in explanation.parts:
-        columns += [f"rank {OFF[part]}", f"Δ score by {part}"]
+    columns = ["Document", "Text", "Rank", "First", "Score", *(OFF[part] for part in explanation.parts)]
     rows = []
     for document in explanation.documents[:limit]:
         row = [document.doc_id, _short(document.text), str(document.rank), str(document.first_stage_rank)]
         row.append(f"{document.score:.4f}")
         for part in explanation.parts:
-            row += [_moved(document.without[part].rank, document.rank), f"{document.moved[part]['score']:+.4f}"]
+            row.append(f"{_moved(document.without[part].rank, document.rank)} {document.moved[part]['score']:+.3f}")
         rows.append(row)
     return Table(columns, rows, text_columns=2)
 
@@ -298,8 +312,8 @@ def explanation_section(explanation: Explanation, top: int = 20) -> Section:
         blocks += [prototype_table(explanation)]
     blocks += [
         "How far each part of the context moved the documents. Without calibration, the vectors go on as the encoder "
-        "left them; without the group, a document sees itself alone in the scorer. An arrow is what turning the part "
-        "on did to the rank; Δ is the score with the part on, less the score with it off.",
+        "left them; without the group, a document sees itself alone in the scorer. Under a part that is off: the rank "
+        "without it, how many ranks up or down turning it on moved the document, and what it added to the score.",
         document_table(explanation, top),
     ]
     attends = any(document.group is not None for document in explanation.documents)

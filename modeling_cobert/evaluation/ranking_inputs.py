@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
+import datasets
 from tqdm.auto import tqdm
 
 from ..data.candidates import as_dict
@@ -97,8 +98,11 @@ class GroupsInputs:
         return rows
 
     @cached_property
-    def _dataset(self):
-        return self.groups.dataset(self.qids)
+    def _dataset(self) -> datasets.Dataset:
+        # Not load_dataset(folder): its cache takes two folders of one name and layout for the same dataset, and a
+        # folder that was made anew for the old one. This one goes by path and time.
+        files = [str((self.groups.folder / split_file(split)).resolve()) for split in self.groups.splits]
+        return datasets.Dataset.from_parquet(files)
 
     @cached_property
     def queries(self) -> dict[str, str]:

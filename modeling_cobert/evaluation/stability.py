@@ -24,6 +24,7 @@ import torch
 from accelerate import PartialState
 from scipy.stats import kendalltau
 
+from ..data.steps import json_sha256
 from ..grouping_cobert import best_first, overlapping_windows
 from .measures import DEFAULT_MEASURES, parse_measures, per_query_values
 from .parts import map_queries
@@ -260,7 +261,7 @@ def stability(
         **inputs.settings(ranker),
         "conditions": [str(condition) for condition in changes],
         "measures": [str(measure) for measure in parse_measures(options.measures)],
-        "judgments": [[qid, list(qrels[qid].items())] for qid in inputs.queries if qid in qrels],
+        "judgments": json_sha256([[qid, list(qrels[qid].items())] for qid in inputs.queries if qid in qrels]),
     }
 
     def measure(qid: str, advance: Callable) -> dict[str, dict]:

@@ -1,0 +1,254 @@
+"""Re-ranking of query sets: against `model.rerank`, against groups fed to `forward`, and what may go wrong."""
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+import tiny
+import tiny_collection
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modeling_cobert.data.collections import open_collection
+from modeling_cobert.data.trec import trec_order
+from modeling_cobert.evaluation.ranking import Ranker, rerank_queries, strict_scores
+from modeling_cobert.evaluation.ranking_inputs import collection_inputs, groups_inputs
+from modeling_cobert.evaluation.seen import refuse_seen, seen_queries
+from modeling_cobert.grouping_cobert import best_first
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return tiny.tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tiny_collection.make(tmp_path_factory.mktemp("words"))
+
+
+@pytest.fixture(scope="module")
+def groups(folder, tmp_path_factory):
+    return tiny_collection.groups(folder, tmp_path_factory.mktemp("groups"))
+
+
+def ranker(tokenizer, selector=None, batch_tokens=16384, **fields) -> Ranker:
+    model = tiny.model(**fields)
+    model.tokenizer = tokenizer
+    return Ranker.wrap(model, selector, batch_tokens)
+
+
+def reranked_one_by_one(model, folder, selector=None) -> dict[str, dict[str, float]]:
+    """`model.rerank` with the texts, as a user would call it."""
+    documents = {d.doc_id: {"title": d.title, "text": d.text} for d in open_collection(folder).documents()}
+    run = collection_inputs(open_collection(folder), folder / "run.trec", progress=False).run
+    result = {}
+    for qid, scores in run.items():
+        ids = list(scores)
+        ranking = model.rerank(tiny_collection.QUERIES[qid], [documents[i] for i in ids], selector=selector)
+        result[qid] = {ids[r["corpus_id"]]: r["score"] for r in ranking}
+    return result
+
+
+def assert_same_run(run, expected):
+    assert run.keys() == expected.keys()
+    for qid, scores in expected.items():
+        assert list(run[qid]) == list(scores)
+        assert list(run[qid].values()) == pytest.approx(list(scores.values()), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("selector", "variant"),
+    [("lexical", name) for name in tiny.VARIANTS]
+    + [("self", "full"), ("self", "neither"), ("first-stage", "release")],
+)
+def test_a_collection_is_ranked_as_rerank_ranks(selector, variant, tokenizer, folder, tmp_path):
+    made = ranker(tokenizer, selector, batch_tokens=300, **tiny.VARIANTS[variant])
+    inputs = collection_inputs(open_collection(folder), folder / "run.trec", progress=False)
+    run = rerank_queries(made, inputs, tmp_path, progress=False)
+    assert_same_run(run, reranked_one_by_one(made.model, folder, selector))
+
+
+@pytest.mark.parametrize("variant", ["full", "calibrator", "scorer", "release"])
+def test_groups_of_the_same_passages_give_the_same(variant, tokenizer, folder, groups, tmp_path):
+    made = ranker(tokenizer, **tiny.VARIANTS[variant])
+    run = rerank_queries(made, groups_inputs(groups), tmp_path, progress=False)
+    assert_same_run(run, reranked_one_by_one(made.model, folder, "lexical"))
+
+
+@torch.no_grad()
+def test_stored_groups_and_prototypes_are_taken_as_they_are(tokenizer, folder, tmp_path):
+    """Groups of other sizes than the model's, and the first documents as prototypes: as `forward` scores each row."""
+    sizes = {"num_prototypes": 2, "group_size": 9, "group_overlap": 4, "prototypes": "first-stage"}
+    stored = tiny_collection.groups(folder, tmp_path / "made", **sizes)
+    made = ranker(tokenizer)
+    made.model.config.num_prototypes = 2
+    run = rerank_queries(made, groups_inputs(stored), tmp_path / "out", progress=False)
+    expected: dict[str, dict[str, float]] = {}
+    for row in pq.read_table(stored / "data").to_pylist():
+        texts = row["prototype_passages"] + row["candidate_passages"]
+        batch = tokenizer(
+            [row["query"]] * len(texts),
+            texts,
+            truncation="only_second",
+            max_length=made.model.config.max_length,
+            padding=True,
+            return_tensors="pt",
+        )
+        logits = made.model(**{name: value.unsqueeze(0) for name, value in batch.items()}).logits[0].tolist()
+        scores = expected.setdefault(row["qid"], {})
+        for doc_id, logit in zip(row["candidate_ids"], logits, strict=True):
+            scores[doc_id] = max(scores.get(doc_id, logit), logit)
+    assert run.keys() == expected.keys()
+    for qid, scores in expected.items():
+        assert run[qid] == pytest.approx(scores, abs=1e-5)
+
+
+def test_each_distinct_pair_is_encoded_once(tokenizer, groups, tmp_path, monkeypatch):
+    made = ranker(tokenizer)
+    rows, encode = [], made.model.encode
+
+    def counted(input_ids, **inputs):
+        rows.extend(tuple(x for x in row if x) for row in input_ids.tolist())
+        return encode(input_ids, **inputs)
+
+    monkeypatch.setattr(made.model, "encode", counted)
+    inputs = groups_inputs(groups)
+    rerank_queries(made, inputs, tmp_path, progress=False)
+    assert len(rows) == len(set(rows)) <= sum(len(scores) for scores in inputs.run.values())
+
+
+@given(
+    st.lists(st.sampled_from([0.0, 1e-40, -1e-40, 1.0, 1.0 + 1e-9, -2.5, 16777216.0, 16777217.0, 1e30]), min_size=1)
+)
+def test_trec_eval_ranks_the_written_scores_as_the_model_did(scores):
+    ids = [f"d{i:03d}" for i in range(len(scores))]
+    strict = strict_scores(ids, scores)
+    assert trec_order(strict) == [ids[i] for i in best_first(scores)] == list(strict)
+    assert all(strict[i] == pytest.approx(score, rel=1e-4, abs=1e-30) for i, score in zip(ids, scores, strict=True))
+
+
+def test_scores_without_ties_are_written_as_they_are():
+    scores = torch.randn(50, generator=torch.Generator().manual_seed(0)).tolist()
+    ids = [str(i) for i in range(50)]
+    assert strict_scores(ids, scores) == dict(zip(ids, scores, strict=True))
+    for bad in (float("inf"), 1e39):
+        with pytest.raises(ValueError, match="document '1' has the score"):
+            strict_scores(["0", "1"], [0.0, bad])
+    with pytest.raises(ValueError, match="document '0' has the score nan"):
+        strict_scores(["0"], [float("nan")])
+
+
+def test_what_is_done_is_not_done_again_and_never_mixed(tokenizer, folder, tmp_path, monkeypatch):
+    made = ranker(tokenizer)
+    inputs = collection_inputs(open_collection(folder), folder / "run.trec", progress=False)
+    run = rerank_queries(made, inputs, tmp_path, progress=False)
+    parts = sorted((tmp_path / ".parts").glob("0*.json"))
+    assert len(parts) == len(run)
+    parts[2].unlink()
+    encoded = []
+    encode = made.model.encode
+    monkeypatch.setattr(
+        made.model, "encode", lambda **batch: encoded.append(len(batch["input_ids"])) or encode(**batch)
+    )
+    assert rerank_queries(made, inputs, tmp_path, progress=False) == run
+    assert 0 < sum(encoded) <= len(inputs.run["q2"])
+    with pytest.raises(ValueError, match="begun with other settings: model is"):
+        rerank_queries(ranker(tokenizer, seed=1), inputs, tmp_path, progress=False)
+    with pytest.raises(ValueError, match="begun with other settings: selector is"):
+        rerank_queries(ranker(tokenizer, "self"), inputs, tmp_path, progress=False)
+    fewer = collection_inputs(open_collection(folder), folder / "run.trec", k=5, progress=False)
+    with pytest.raises(ValueError, match="begun with other settings: k is 1000, now 5"):
+        rerank_queries(made, fewer, tmp_path, progress=False)
+    parts[3].write_text('{"qid": "q3"')
+    with pytest.raises(ValueError, match="000003.json: damaged"):
+        rerank_queries(made, inputs, tmp_path, progress=False)
+    parts[3].write_text(json.dumps({"qid": "q1", "result": {}}))
+    with pytest.raises(ValueError, match="this is query 'q1', not 'q3'"):
+        rerank_queries(made, inputs, tmp_path, progress=False)
+
+
+def test_the_queries_that_are_asked_for(folder, groups, tmp_path):
+    collection = open_collection(folder)
+    some = collection_inputs(collection, folder / "run.trec", queries=["q3", "q1"], progress=False)
+    assert list(some.queries) == list(some.run) == list(some.qrels) == ["q1", "q3"]
+    everything = collection_inputs(collection, folder / "run.trec", progress=False)
+    assert tiny_collection.UNFOUND in everything.qrels and tiny_collection.UNFOUND not in everything.run
+    assert everything.skipped == {"queries_without_documents": 1}
+    assert list(groups_inputs(groups, split="test", queries=["q2"]).queries.items()) == [("q2", "the road to the sky")]
+    with pytest.raises(ValueError, match="no split 'train'; there are test"):
+        groups_inputs(groups, split="train")
+    with pytest.raises(ValueError, match="1 queries asked for are not there, such as 'q7'"):
+        groups_inputs(groups, queries=["q1", "q7"])
+    with pytest.raises(ValueError, match="has no folds, so there is no fold 1"):
+        groups_inputs(groups, fold=1)
+    folded = tiny_collection.groups(folder, tmp_path, folds="random")
+    tests = [set(groups_inputs(folded, fold=fold).queries) for fold in range(1, 6)]
+    assert set().union(*tests) == set(tiny_collection.QUERIES) and sum(map(len, tests)) == 6
+    with pytest.raises(ValueError, match="has folds 1 to 5, so there is no fold 6"):
+        groups_inputs(folded, fold=6)
+    # Judgments given beside the groups bring back the queries that have none.
+    judged = groups_inputs(groups, qrels=collection.qrels())
+    assert tiny_collection.UNFOUND in judged.qrels and tiny_collection.UNFOUND not in judged.queries
+    assert list(groups_inputs(groups, queries=["q1"], qrels=collection.qrels()).qrels) == ["q1"]
+
+
+def test_documents_that_are_not_there(folder, tmp_path):
+    run = tmp_path / "run.trec"
+    run.write_text("q0 Q0 d1 1 3.0 x\nq0 Q0 gone 2 2.0 x\nq1 Q0 lost 1 1.0 x\n")
+    with pytest.raises(ValueError, match="2 documents are not in .*, such as 'gone'.*--skip_missing"):
+        collection_inputs(open_collection(folder), run, progress=False)
+    inputs = collection_inputs(open_collection(folder), run, skip_missing=True, progress=False)
+    assert inputs.run == {"q0": {"d1": 3.0}} and inputs.skipped["documents_missing"] == 2
+    assert "q1" in inputs.qrels
+    run.write_text("other Q0 d1 1 3.0 x\n")
+    with pytest.raises(ValueError, match="not one of its 1 queries is in"):
+        collection_inputs(open_collection(folder), run, progress=False)
+
+
+def test_models_that_do_not_fit(tokenizer, folder, groups, tmp_path, caplog):
+    inputs = collection_inputs(open_collection(folder), folder / "run.trec", progress=False)
+    with pytest.raises(ValueError, match="scorer but no calibrator has none"):
+        rerank_queries(ranker(tokenizer, "self", use_calibrator=False), inputs, tmp_path / "a", progress=False)
+    with pytest.raises(ValueError, match="groups of 7, but the model's scorer has positions for 5"):
+        made = ranker(tokenizer, group_size=5, **tiny.VARIANTS["release"])
+        rerank_queries(made, groups_inputs(groups), tmp_path / "b", progress=False)
+    with pytest.raises(ValueError, match="query 'q0': the query has 7 tokens, but a window of 7 has room for 3"):
+        rerank_queries(ranker(tokenizer, max_length=7), inputs, tmp_path / "c", progress=False)
+    assert not (tmp_path / "c").exists()
+    broken = ranker(tokenizer)
+    torch.nn.init.constant_(broken.model.classifier.bias, float("nan"))
+    with pytest.raises(ValueError, match="query 'q0': document .* has the score nan"):
+        rerank_queries(broken, inputs, tmp_path / "d", progress=False)
+    with caplog.at_level("WARNING"):
+        rerank_queries(ranker(tokenizer, group_size=6), groups_inputs(groups), tmp_path / "e", progress=False)
+    assert "group_size is 7 here, the model's is 6" in caplog.text
+    tiny.bert_checkpoint(tmp_path / "bert")
+    with pytest.raises(ValueError, match="a Co-BERT is needed, this is a 'bert'"):
+        Ranker.load(str(tmp_path / "bert"))
+
+
+def test_a_checkpoint_without_all_its_weights_is_refused(tmp_path):
+    tiny.checkpoint(tmp_path / "model", use_scorer=False)
+    path = tmp_path / "model" / "config.json"
+    path.write_text(path.read_text().replace('"use_scorer": false', '"use_scorer": true'))
+    with pytest.raises(ValueError, match="the checkpoint lacks .* weights, such as 'scorer"):
+        Ranker.load(str(tmp_path / "model"))
+
+
+def test_queries_that_the_model_has_seen(tmp_path):
+    model = str(tmp_path)
+    refuse_seen(model, "words", ["q1"])
+    (tmp_path / "training_queries.json").write_text('{"train": ["q1"], "validation": ["q2"]}')
+    assert seen_queries(model, "words") == {"q1", "q2"}
+    refuse_seen(model, "words", ["q0", "q3"])
+    with pytest.raises(ValueError, match="2 of these queries were in its training or validation, such as 'q1'"):
+        refuse_seen(model, "words", ["q0", "q1", "q2"])
+    (tmp_path / "training_queries.json").write_text('{"collection": "other", "train": ["q1"], "validation": []}')
+    refuse_seen(model, "words", ["q1"])
+    (tmp_path / "settings.json").write_text('{"seen": {"words": ["q4"], "other": ["q5"]}}')
+    assert seen_queries(model, "words") == {"q4"}
+    (tmp_path / "training_queries.json").write_text("{")
+    with pytest.raises(ValueError, match="training_queries.json: not JSON"):
+        refuse_seen(model, "words", ["q1"])

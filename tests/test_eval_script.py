@@ -1,0 +1,225 @@
+"""eval_cobert.py: files and measures, one process and two, killed and resumed, and what it refuses."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import ir_measures
+import pytest
+import tiny
+import tiny_collection
+import torch
+from transformers import HfArgumentParser
+
+import eval_cobert
+from data_scripts import explain_query, stability
+from modeling_cobert.data.trec import read_run
+from modeling_cobert.evaluation.arguments import RankingArguments
+
+ROOT = Path(eval_cobert.__file__).parent
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """As in the processes that are compared with this one: another number of threads may change the last digit."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return str(tiny.checkpoint(tmp_path_factory.mktemp("model")))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tiny_collection.make(tmp_path_factory.mktemp("words"))
+
+
+def options(model, folder, output, *more: str) -> list[str]:
+    run = str(folder / "run.trec")
+    return ["--model", model, "--collection", str(folder), "--run", run, "--output", str(output), "--use_cpu", *more]
+
+
+def run_script(arguments: list[str], module=eval_cobert):
+    kind = {eval_cobert: "EvalArguments", stability: "StabilityArguments", explain_query: "ExplainArguments"}[module]
+    parsed = HfArgumentParser((RankingArguments, getattr(module, kind))).parse_args_into_dataclasses(arguments)
+    return module.main(*parsed)
+
+
+@pytest.fixture(scope="module")
+def evaluated(model, folder, tmp_path_factory):
+    output = tmp_path_factory.mktemp("evaluated") / "out"
+    return output, run_script(options(model, folder, output))
+
+
+def qrels_of(folder) -> dict[str, dict[str, int]]:
+    qrels: dict[str, dict[str, int]] = {}
+    for line in (folder / "qrels" / "test.tsv").read_text().splitlines():
+        qid, doc_id, grade = line.split("\t")
+        qrels.setdefault(qid, {})[doc_id] = int(grade)
+    return qrels
+
+
+def test_measures_are_those_of_ir_measures(evaluated, folder, capsys):
+    output, results = evaluated
+    qrels, run, first = qrels_of(folder), read_run(output / "run.trec"), read_run(folder / "run.trec")
+    told = json.loads((output / "measures.json").read_text())
+    measures = [ir_measures.parse_measure(name) for name in ("P@20", "nDCG@20", "AP@1000")]
+    for name, ranking in (("measures", run), ("first_stage", first)):
+        # ir_measures leaves queries without results out of the mean; they count here, as zero.
+        sums = {str(m): 0.0 for m in measures}
+        for metric in ir_measures.iter_calc(measures, qrels, ranking):
+            sums[str(metric.measure)] += metric.value
+        assert told[name] == pytest.approx({m: total / len(qrels) for m, total in sums.items()})
+    assert told["queries"] == 7 and told["queries_without_results"] == [tiny_collection.UNFOUND]
+    recall = [
+        sum(grade > 0 and doc_id in first.get(qid, {}) for doc_id, grade in grades.items())
+        / sum(grade > 0 for grade in grades.values())
+        for qid, grades in qrels.items()
+    ]
+    assert told["recall_ceiling"] == {"R@1000": pytest.approx(sum(recall) / 7)}
+    tops = [(qid, doc_id) for qid, scores in run.items() for doc_id in list(scores)[:20]]
+    unjudged = sum(doc_id not in qrels[qid] for qid, doc_id in tops) / len(tops)
+    assert told["unjudged@20"]["reranked"] == pytest.approx(unjudged)
+    table = "\n".join(results.table().notes)
+    assert "recall ceiling: R@1000" in table and "1 queries without results count as zero" in table
+    assert [row[0] for row in results.table().rows] == ["words (first stage)", "co-bert"]
+    per_query = json.loads((output / "per_query.json").read_text())
+    assert per_query[tiny_collection.UNFOUND]["reranked"] == {"P@20": 0, "nDCG@20": 0, "AP@1000": 0}
+    lines = [line.split("\t") for line in (output / "per_query.tsv").read_text().splitlines()]
+    assert lines[0] == [
+        "query", "P@20 first stage", "P@20", "nDCG@20 first stage", "nDCG@20", "AP@1000 first stage", "AP@1000"
+    ]  # fmt: skip
+    assert {line[0]: float(line[4]) for line in lines[1:]} == {
+        qid: values["reranked"]["nDCG@20"] for qid, values in per_query.items()
+    }
+
+
+def test_other_measures_need_no_new_ranking(model, folder, evaluated, monkeypatch, capsys):
+    output, _ = evaluated
+    before = (output / "run.trec").read_bytes()
+    monkeypatch.setattr("modeling_cobert.reranking_cobert.map_rows", None)
+    results = run_script(options(model, folder, output, "--measures", "RR@10", "P@20", "nDCG@20", "AP@1000"))
+    assert list(results.reranked.means) == ["RR@10", "P@20", "nDCG@20", "AP@1000"]
+    assert (output / "run.trec").read_bytes() == before
+    printed = capsys.readouterr().out
+    assert "words (first stage)" in printed and "unjudged@20" in printed and "recall ceiling" in printed
+    run_script(options(model, folder, output))
+
+
+def test_two_processes_write_the_same_bytes(model, folder, evaluated, tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "--"]
+    command += [str(ROOT / "eval_cobert.py"), *options(model, folder, tmp_path / "two")]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("words (first stage)  ") == 1
+    for name in eval_cobert.FILES:
+        assert (tmp_path / "two" / name).read_bytes() == (evaluated[0] / name).read_bytes()
+    # The other process had the other three of the six queries.
+    assert "3/3 " in done.stderr and "6/6 " not in done.stderr
+
+
+KILLED = """
+import os, signal, sys
+import eval_cobert
+from modeling_cobert.evaluation import parts
+from modeling_cobert.evaluation.arguments import RankingArguments
+from transformers import HfArgumentParser
+
+replace, done = os.replace, []
+
+def replace_or_die(source, target):
+    if str(target).endswith("000003.json"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(source, target)
+
+os.replace = replace_or_die
+eval_cobert.main(*HfArgumentParser((RankingArguments, eval_cobert.EvalArguments)).parse_args_into_dataclasses())
+"""
+
+
+def test_killed_it_goes_on(model, folder, evaluated, tmp_path):
+    """Killed with a part written but not yet under its name."""
+    output = tmp_path / "out"
+    command = [sys.executable, "-c", KILLED, *options(model, folder, output)]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    parts = {path: path.stat().st_mtime_ns for path in (output / ".parts").glob("0*.json")}
+    assert sorted(path.name for path in parts) == ["000000.json", "000001.json", "000002.json"]
+    assert len(list((output / ".parts").glob(".*.tmp"))) == 1 and not (output / "run.trec").exists()
+    run_script(options(model, folder, output))
+    assert {path: path.stat().st_mtime_ns for path in parts} == parts
+    assert not list((output / ".parts").glob(".*.tmp"))
+    for name in eval_cobert.FILES:
+        assert (output / name).read_bytes() == (evaluated[0] / name).read_bytes()
+
+
+def test_queries_of_the_training_are_refused(folder, tmp_path):
+    model = tiny.checkpoint(tmp_path / "model")
+    (model / "training_queries.json").write_text('{"train": ["q1"], "validation": ["q4"]}')
+    for seen in ("q1", "q4"):
+        with pytest.raises(ValueError, match=f"1 of these queries were in its training .*such as '{seen}'"):
+            run_script(options(str(model), folder, tmp_path / "out", "--queries", "q0", seen))
+    assert not (tmp_path / "out").exists()
+    run_script(options(str(model), folder, tmp_path / "some", "--queries", "q0", "q2"))
+    assert list(read_run(tmp_path / "some" / "run.trec")) == ["q0", "q2"]
+    results = run_script(options(str(model), folder, tmp_path / "out", "--allow_seen"))
+    assert results.reranked.queries == 7
+
+
+def test_groups_and_no_judgments(model, folder, tmp_path, capsys):
+    groups = tiny_collection.groups(folder, tmp_path / "made")
+    ids = tmp_path / "ids.txt"
+    ids.write_text("q5\nq3\n")
+    arguments = ["--model", model, "--groups", str(groups), "--output", str(tmp_path / "out"), "--use_cpu"]
+    results = run_script([*arguments, "--queries", str(ids), "--tag", "mine"])
+    assert list(read_run(tmp_path / "out" / "run.trec")) == ["q3", "q5"] == list(results.inputs.qrels)
+    assert "left out: queries without documents: 1" in capsys.readouterr().out
+    (tmp_path / "bare").mkdir()
+    for name in ("queries.jsonl", "corpus.jsonl", "run.trec"):
+        (tmp_path / "bare" / name).write_bytes((folder / name).read_bytes())
+    assert run_script(options(model, tmp_path / "bare", tmp_path / "unmeasured")) is None
+    assert "nothing is measured" in capsys.readouterr().out
+    assert sorted(path.name for path in (tmp_path / "unmeasured").iterdir()) == [".parts", "run.trec"]
+
+
+def test_what_does_not_go_together(model, folder, tmp_path):
+    out = ["--model", model, "--output", str(tmp_path / "out"), "--use_cpu"]
+    with pytest.raises(ValueError, match="give either --groups, or --collection and --run"):
+        run_script(out)
+    with pytest.raises(ValueError, match="--collection needs --run"):
+        run_script([*out, "--collection", str(folder)])
+    with pytest.raises(ValueError, match="--selector goes with --collection"):
+        run_script([*out, "--groups", "x", "--selector", "self"])
+    with pytest.raises(FileNotFoundError, match="nowhere.txt: no such file of judgments"):
+        run_script(options(model, folder, tmp_path / "out", "--qrels", "nowhere.txt"))
+    with pytest.raises(ValueError, match="unknown measure 'nDGC@20'; did you mean nDCG@20"):
+        run_script(options(model, folder, tmp_path / "out", "--measures", "nDGC@20"))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "run.trec").write_text("precious")
+    with pytest.raises(ValueError, match="has a run.trec that this script has not made"):
+        run_script(options(model, folder, tmp_path / "other"))
+    assert (tmp_path / "other" / "run.trec").read_text() == "precious"
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_scripts_beside_it(model, folder, tmp_path, capsys):
+    more = ["--queries", "q1", "q2"]
+    explanations = run_script(options(model, folder, tmp_path / "why", *more), explain_query)
+    told = json.loads((tmp_path / "why" / "explanation.json").read_text())
+    assert [e["qid"] for e in told] == ["q1", "q2"] == [e.qid for e in explanations]
+    assert "Query q2" in (tmp_path / "why" / "explanation.html").read_text()
+    with pytest.raises(ValueError, match="name the queries to explain"):
+        run_script(options(model, folder, tmp_path / "why"), explain_query)
+    report = run_script(options(model, folder, tmp_path / "how", *more, "--seeds", "2"), stability)
+    told = json.loads((tmp_path / "how" / "stability.json").read_text())
+    assert told["conditions"] == report["conditions"] and set(told["per_query"]) == {"q1", "q2"}
+    printed = capsys.readouterr().out
+    assert "group off" in printed and "Stability on" in printed
