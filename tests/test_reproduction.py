@@ -333,10 +333,10 @@ def test_estimates_by_hand(opened, tmp_path):
         ),
         (["--freeze_encoder", "True"], "--freeze_encoder does not apply here"),
         (["--output_dir", "elsewhere"], "--output_dir does not apply here"),
-        (["--max_length", "16"], "demo: query '.*': the query has .* has room for"),
+        (["--max_length", "16"], r"expanded.tsv: query '4': the query has 13 tokens, .* has room for 12"),
         (["--scorer_layers", "3"], "the scorer wants the encoder's first 3 layers, but it has 2"),
         (["--calibrator", "somewhere"], "--calibrator_layers is for layers of the encoder"),
-        (["--batch_size", "2"], "group_size"),
+        (["--batch_size", "2"], "row calibrator: .* got size 0 and overlap 1; correct --batch_size"),
     ],
 )
 def test_refused_at_the_door(reproduce, tmp_path, more, message):

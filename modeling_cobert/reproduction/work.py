@@ -84,8 +84,12 @@ class Reproduction:
         rows += study_rows(self.studied, self.paper_grouping)
         self.rows: dict[str, Row] = {row.name: row for row in rows}
         for row in rows:
-            if row.grouping is not None:  # sizes that cannot be are said before any work
-                _group_options(row.grouping, self.skip_missing)
+            try:
+                if row.grouping is not None:
+                    _group_options(row.grouping, self.skip_missing)
+            except ValueError as error:
+                sizes = "--batch_size, --num_prototypes, --group_overlap and the --study_ options"
+                raise ValueError(f"row {row.name}: {error}; correct {sizes}") from None
         self.todo = chosen_rows(self.rows, args.only)
         self.base = collection_args.open()
         self.view: CollectionView = open_view(
