@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import datasets
 import ir_measures
 import pytest
 import tiny
@@ -409,5 +410,7 @@ def test_groups_of_one_name_are_not_mixed_up(made, tmp_path):
     for name in ("n6-m2-o1", "n7-m1-o1"):
         folder = tmp_path / name / "groups"
         shutil.copytree(source / name, folder)
-        seen[name] = [len(row["prototype_ids"]) for row in load_groups(folder).dataset()]
-    assert set(seen["n6-m2-o1"]) == {2} and set(seen["n7-m1-o1"]) == {1}
+        plain = datasets.load_dataset(str(folder), cache_dir=str(tmp_path / "cache"))
+        plain = [row for split in plain.values() for row in split]
+        seen[name] = [{len(row["prototype_ids"]) for row in rows} for rows in (load_groups(folder).dataset(), plain)]
+    assert seen == {"n6-m2-o1": [{2}, {2}], "n7-m1-o1": [{1}, {1}]}
