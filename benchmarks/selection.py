@@ -80,12 +80,16 @@ def main(args: Arguments) -> float:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     batch_tokens = args.batch_tokens or default_batch_tokens(device)
-    scorer = CrossEncoderScorer(load_selector(args.selector, args.max_length, device), batch_tokens)
+    threads = torch.get_num_threads()
+    workers = threads if device == "cpu" else 1  # as selection does: one thread a batch, as many batches as threads
+    scorer = CrossEncoderScorer(load_selector(args.selector, args.max_length, device), batch_tokens, workers)
     model = CrossEncoder(args.selector, max_length=args.max_length, device=device, model_kwargs={"dtype": "float32"})
 
     def ours() -> list[float]:
         documents = dict(zip(texts, scorer.cut(list(texts.values()), *window), strict=True))
-        scores = scorer.score(queries, ranked, documents, lambda count: None)
+        torch.set_num_threads(1)
+        scores = list(scorer.score(queries, ranked, documents, lambda count: None))
+        torch.set_num_threads(threads)
         return [score for query in scores for document in query for score in document]
 
     def theirs() -> list[float]:
@@ -94,7 +98,7 @@ def main(args: Arguments) -> float:
             pairs, batch_size=args.batch_size, show_progress_bar=False, activation_fn=identity
         ).tolist()
 
-    print(f"{len(pairs)} passages, {len(queries)} queries, {torch.get_num_threads()} threads, {device}")
+    print(f"{len(pairs)} passages, {len(queries)} queries, {threads} threads, {device}")
     seconds: dict[str, list[tuple[float, float]]] = {"ours": [], "theirs": []}
     for _ in range(args.repeat):
         for name, function in (("theirs", theirs), ("ours", ours)):

@@ -8,8 +8,7 @@ python data_scripts/select_passages.py --collection demo --run runs/demo.trec --
 With the paper's kind of selector (`--selector cross-encoder/ms-marco-MiniLM-L-6-v2`), on two processes, a GPU each
 where there are some: `accelerate launch --num_processes 2 data_scripts/select_passages.py ...`, or
 `torchrun --nproc_per_node 2 -- data_scripts/select_passages.py ...` (the `--` ends torchrun's own options).
-Killed at any point, the same command goes on; the result is the same to the byte. So it is on any number of processes;
-only, on a CPU, launchers give each process fewer threads, which changes the last bits: then fix `--threads`.
+Killed at any point, the same command goes on; the result is the same to the byte, on any number of processes.
 """
 
 import logging

@@ -69,9 +69,11 @@ class CrossEncoderSelector:
         self.pairs = PairTokenizer(tokenizer, max_length)
 
     @torch.no_grad()
-    def score_rows(self, rows: Sequence[TokenRow], batch_tokens: int, advance: Callable | None = None) -> list[float]:
+    def score_rows(
+        self, rows: Sequence[TokenRow], batch_tokens: int, advance: Callable | None = None, workers: int = 1
+    ) -> list[float]:
         """The relevance logit of each query-passage row (of two labels, the second less the first)."""
-        return map_rows(rows, self.pairs, self._relevance, self.model.device, batch_tokens, advance).tolist()
+        return map_rows(rows, self.pairs, self._relevance, self.model.device, batch_tokens, advance, workers).tolist()
 
     def score(self, query: str, documents: Sequence[CutDocument], batch_tokens: int) -> list[list[float]]:
         """A score for every passage of every document, which this selector's own tokenizer must have cut."""
@@ -95,9 +97,11 @@ class BiEncoderSelector:
         self.pooling = pooling
 
     @torch.no_grad()
-    def embed_rows(self, rows: Sequence[TokenRow], batch_tokens: int, advance: Callable | None = None) -> Tensor:
+    def embed_rows(
+        self, rows: Sequence[TokenRow], batch_tokens: int, advance: Callable | None = None, workers: int = 1
+    ) -> Tensor:
         """Unit vectors `(rows, hidden)`."""
-        return map_rows(rows, self.pairs, self._embed, self.model.device, batch_tokens, advance)
+        return map_rows(rows, self.pairs, self._embed, self.model.device, batch_tokens, advance, workers)
 
     def score(self, query: str, documents: Sequence[CutDocument], batch_tokens: int) -> list[list[float]]:
         """A score for every passage of every document, which this selector's own tokenizer must have cut."""

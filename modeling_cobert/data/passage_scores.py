@@ -80,8 +80,9 @@ class WordScorer:
 class CrossEncoderScorer:
     """The paper's selector over a whole shard: all pairs of all its queries, sorted by length into batches."""
 
-    def __init__(self, selector: CrossEncoderSelector, batch_tokens: int):
+    def __init__(self, selector: CrossEncoderSelector, batch_tokens: int, workers: int = 1):
         self.kind = selector.kind
+        self.workers = workers
         self.selector = selector
         self.pairs = selector.pairs
         self.batch_tokens = batch_tokens
@@ -104,7 +105,7 @@ class CrossEncoderScorer:
             done += number
             advance(number)
 
-        scores = iter(self.selector.score_rows(rows, self.batch_tokens, count))
+        scores = iter(self.selector.score_rows(rows, self.batch_tokens, count, self.workers))
         advance(len(rows) - done)  # equal rows are scored once
         for qid in queries:
             yield [[next(scores) for _ in documents[doc_id].spans] for doc_id in ranked[qid]]
@@ -123,10 +124,19 @@ class BiEncoderScorer:
         batch_tokens (`int`): the most tokens of a batch.
         windows (`Mapping[str, int]`): every document and its number of passages.
         folder (`Path`): where the vectors are kept until all queries are done.
+        workers (`int`, *optional*, defaults to 1): how many batches are worked on at the same time.
     """
 
-    def __init__(self, selector: BiEncoderSelector, batch_tokens: int, windows: Mapping[str, int], folder: Path):
+    def __init__(
+        self,
+        selector: BiEncoderSelector,
+        batch_tokens: int,
+        windows: Mapping[str, int],
+        folder: Path,
+        workers: int = 1,
+    ):
         self.kind = selector.kind
+        self.workers = workers
         self.selector = selector
         self.pairs = selector.pairs
         self.batch_tokens = batch_tokens
@@ -156,7 +166,7 @@ class BiEncoderScorer:
         """Makes one file, from its documents in order."""
         tokens = [document.tokens(i) for document in documents for i in range(len(document.spans))]
         rows = [self.pairs.single(ids) for ids in tokens]
-        vectors = self.selector.embed_rows(rows, self.batch_tokens).cpu().numpy()
+        vectors = self.selector.embed_rows(rows, self.batch_tokens, workers=self.workers).cpu().numpy()
         room = self.pairs.max_length - len(self.pairs.prefix) - len(self.pairs.suffix)
         cut_short = by_document([len(ids) > room for ids in tokens], documents)
         self._save(self.path(number, "truncated"), np.array([sum(flags) for flags in cut_short], dtype=np.int32))
@@ -206,6 +216,7 @@ def load_scorer(
     vectors: Path,
     device: torch.device | str = "cpu",
     tokenizer: str | None = None,
+    workers: int = 1,
 ) -> WordScorer | CrossEncoderScorer | BiEncoderScorer:
     """Loads the selector called `selector`, ready to score shards of queries; see [`select_passages`]."""
     if selector == "self":
@@ -219,8 +230,8 @@ def load_scorer(
         raise ValueError(f"selector {selector!r} brings its own tokenizer: {tokenizer!r} would not be used")
     loaded = load_selector(selector, max_length, device)
     if loaded.kind == "cross-encoder":
-        return CrossEncoderScorer(loaded, batch_tokens)
-    return BiEncoderScorer(loaded, batch_tokens, windows, vectors)
+        return CrossEncoderScorer(loaded, batch_tokens, workers)
+    return BiEncoderScorer(loaded, batch_tokens, windows, vectors, workers)
 
 
 def model_sha256(selector: CrossEncoderSelector | BiEncoderSelector) -> str:

@@ -21,7 +21,7 @@ from .candidates import Candidates, as_dict, find_candidates
 from .collections import Collection
 from .files import atomic_open
 from .passage_scores import BiEncoderScorer, CrossEncoderScorer, WordScorer, load_scorer
-from .steps import SETTINGS, claim_folder, file_sha256, read_settings, write_settings
+from .steps import claim_folder, file_sha256, read_settings, write_settings
 
 logger = logging.getLogger(__name__)
 
@@ -57,11 +57,9 @@ class SelectionOptions:
             neighbours share.
         passage_title (`bool`, *optional*, defaults to `False`): whether the title stands before every passage.
         max_length (`int`, *optional*, defaults to 256): the most tokens of a query-passage pair.
-        batch_tokens (`int`, *optional*): the most tokens of a batch, padding included; by default 16384, or 2048 on a
+        batch_tokens (`int`, *optional*): the most tokens of a batch, padding included; by default 16384, or 1024 on a
             CPU, where a batch should stay in the cache and the less padding the better.
         shard_queries (`int`, *optional*, defaults to 4): queries that are worked on, and saved, together.
-        threads (`int`, *optional*): for a model on a CPU, the threads of each process, since the last bits of a sum
-            depend on it; by default what the folder was begun with, or else what torch takes.
         tokenizer (`str`, *optional*): for a selector without one, whose tokens tell which passages get truncated.
         skip_missing (`bool`, *optional*, defaults to `False`): whether what does not fit together is counted and left
             out instead of being an error.
@@ -75,7 +73,6 @@ class SelectionOptions:
     max_length: int = 256
     batch_tokens: int | None = None
     shard_queries: int = 4
-    threads: int | None = None
     tokenizer: str | None = None
     skip_missing: bool = False
 
@@ -126,11 +123,10 @@ def select_passages(
     progress = progress and state.is_main_process
     work = _Selection(collection, run, output, options, state, progress)
     with state.main_process_first():
-        work.choose_threads()
         done = claim_folder(output, work.settings(collection.name, run, source))
     state.wait_for_everyone()  # nobody writes a shard before all have looked which are missing
     if done is None:
-        with _threads(work.options.threads):
+        with _one_thread_a_batch():
             work.select()
     state.wait_for_everyone()
     return read_settings(output, STEP)
@@ -138,13 +134,17 @@ def select_passages(
 
 def default_batch_tokens(device: torch.device | str) -> int:
     """What is fast there: see EXPERIMENTS.md."""
-    return 2048 if torch.device(device).type == "cpu" else 16384
+    return 1024 if torch.device(device).type == "cpu" else 16384
 
 
 @contextmanager
-def _threads(number: int | None) -> Iterator[None]:
+def _one_thread_a_batch() -> Iterator[None]:
+    """
+    On a CPU the last bits of a sum depend on how many threads share it, so a batch gets one, and there are as many
+    batches at the same time as torch has threads: equal bytes on every machine that launches us, and faster too.
+    """
     before = torch.get_num_threads()
-    torch.set_num_threads(number or before)
+    torch.set_num_threads(1)
     try:
         yield
     finally:
@@ -172,20 +172,13 @@ class _Selection:
             output / "vectors",
             state.device,
             options.tokenizer,
+            workers=torch.get_num_threads() if state.device.type == "cpu" else 1,
         )
         self.cut: dict[str, CutDocument] = {}
         self.query_tokens = self._count_query_tokens()
         qids = list(self.candidates.queries)
         size = options.shard_queries
         self.shards = [qids[start : start + size] for start in range(0, len(qids), size)]
-
-    def choose_threads(self) -> None:
-        """As many as were asked for, or as the folder was begun with; a launcher may offer another number by now."""
-        if self.scorer.sha256 is None or self.state.device.type != "cpu":
-            self.options = replace(self.options, threads=None)
-        elif self.options.threads is None:
-            begun = read_settings(self.output) if (self.output / SETTINGS).exists() else {}
-            self.options = replace(self.options, threads=begun.get("threads") or torch.get_num_threads())
 
     def settings(self, name: str, run: str | os.PathLike, source: Mapping | None) -> dict:
         fingerprints = {"run": file_sha256(run), **self.candidates.sha256, "selector": self.scorer.sha256}

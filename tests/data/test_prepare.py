@@ -9,7 +9,6 @@ from collections import defaultdict
 import pytest
 import small_collection as small
 import tiny
-import torch
 
 from modeling_cobert.data.arguments import CollectionArguments
 from modeling_cobert.data.collections import open_collection
@@ -40,11 +39,8 @@ def test_killed_in_every_step_and_resumed_is_the_same_to_the_byte(tmp_path):
     selection = SelectionOptions(
         str(tmp_path / "bi-encoder"), max_length=24, batch_tokens=200, shard_queries=2, skip_missing=True
     )
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as in the processes that are killed
     options = {"model": "bm25", "source": arguments.source(), "progress": False}
     prepare(arguments.open(), tmp_path / "whole", selection, GroupOptions(skip_missing=True), **options)
-    torch.set_num_threads(threads)
     argv = ["--collection", str(tmp_path / "collection"), "--output", str(tmp_path / "killed"), "--model", "bm25"]
     argv += ["--selector", selection.selector, "--max-length", "24", "--batch-tokens", "200", "--shard-queries", "2"]
     (codes,) = small.run_killed([(small.ROOT / "data_scripts" / "prepare.py", [*argv, "--skip-missing"], KILLS)])

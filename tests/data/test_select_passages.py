@@ -1,6 +1,5 @@
 """Selection: the right passages by slow code written here, the same bytes after kills and on two processes."""
 
-import json
 import math
 import re
 import shutil
@@ -22,15 +21,6 @@ from modeling_cobert.data.steps import read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 K = 11
-
-
-@pytest.fixture(scope="module")
-def one_thread():
-    """As in the processes that the tests start: sums in another order would be other bytes."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +200,7 @@ def arguments(folder, selector, output):
 
 
 @pytest.fixture(scope="module")
-def whole(folder, one_thread):
+def whole(folder):
     """Each selector's folder, made in one go."""
     source = CollectionArguments(str(folder / "collection")).source()
     for selector in KILLS:
@@ -253,27 +243,17 @@ def test_two_processes_make_what_one_makes(folder, whole, tmp_path, selector):
     assert small.tree(tmp_path / "out") == small.tree(whole / selector)
 
 
-def test_a_resumed_selection_keeps_the_number_of_threads_it_was_begun_with(folder, whole, tmp_path):
-    shutil.copytree(whole / "two-labels", tmp_path / "out")
-    settings = json.loads((tmp_path / "out" / "settings.json").read_text())
-    assert settings["threads"] == 1
-    (tmp_path / "out" / "settings.json").write_text(json.dumps({**settings, "counts": None}))
-    (tmp_path / "out" / "shards" / "00001.parquet").unlink()
-    source = CollectionArguments(str(folder / "collection")).source()
-    collection = open_collection(folder / "collection")
-    torch.set_num_threads(2)
+@pytest.mark.parametrize("selector", ["two-labels", "bi-encoder"])
+def test_the_number_of_threads_changes_no_byte(folder, tmp_path, selector):
+    before = torch.get_num_threads()
     try:
-        select_passages(
-            collection, folder / "run.trec", tmp_path / "out", options(folder, "two-labels"), source, progress=False
-        )
-        assert torch.get_num_threads() == 2
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            select(folder, tmp_path / str(threads), selector)
+            assert torch.get_num_threads() == threads
     finally:
-        torch.set_num_threads(1)
-    assert small.tree(tmp_path / "out") == small.tree(whole / "two-labels")
-    with pytest.raises(ValueError, match="threads is 1, now 2"):
-        select_passages(
-            collection, folder / "run.trec", tmp_path / "out", options(folder, "two-labels", threads=2), source
-        )
+        torch.set_num_threads(before)
+    assert small.tree(tmp_path / "1") == small.tree(tmp_path / "3")
 
 
 def test_a_finished_selection_is_not_done_again(folder, tmp_path):
