@@ -27,7 +27,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     packages=find_packages(include=["modeling_cobert", "modeling_cobert.*"]),
-    package_data={"modeling_cobert": ["data/*.json", "evaluation/*.html"]},
+    package_data={"modeling_cobert": ["data/*.json", "evaluation/*.html", "training/*.md"]},
     install_requires=[
         "torch>=2.6",
         "transformers>=5.22,<6",

@@ -109,12 +109,23 @@ def chosen_queries(args: RetrievalArguments, collection: Collection) -> dict[str
     return {query_id: replaced[query_id] for query_id in own if query_id in replaced}
 
 
-def measure(run: Mapping[str, Mapping[str, float]], collection: Collection) -> dict[str, float]:
+def judgments(args: RetrievalArguments, collection: Collection) -> dict[str, dict[str, int]]:
+    """The judgments to measure against; those for queries without text are an error, or skipped."""
+    own, qrels = collection.queries(), collection.qrels()
+    unknown = [query_id for query_id in qrels if query_id not in own]
+    if unknown and not args.skip_missing:
+        raise ValueError(f"{args.collection}: {len(unknown)} judged queries have no text, such as {unknown[0]!r}")
+    if unknown:
+        logger.warning("%d judged queries have no text, such as %r; skipped", len(unknown), unknown[0])
+    return {query_id: grades for query_id, grades in qrels.items() if query_id in own}
+
+
+def measure(run: Mapping[str, Mapping[str, float]], qrels: Mapping[str, Mapping[str, int]]) -> dict[str, float]:
     """nDCG@20, AP@1000, P@20 and R@1000 over all judged queries; a judged query without a ranking counts as zero."""
     import ir_measures
     from ir_measures import AP, P, R, nDCG
 
-    values = ir_measures.calc_aggregate([nDCG @ 20, AP @ 1000, P @ 20, R @ 1000], collection.qrels(), run)
+    values = ir_measures.calc_aggregate([nDCG @ 20, AP @ 1000, P @ 20, R @ 1000], qrels, run)
     return {str(measure): value for measure, value in sorted(values.items(), key=lambda item: str(item[0]))}
 
 
@@ -155,11 +166,12 @@ def main(args: RetrievalArguments, model_args: ModelArguments) -> dict[str, floa
         raise ValueError(f"{args.output}: is a folder; --output is the name of a file")
     Path(args.output).parent.mkdir(parents=True, exist_ok=True)
     collection = open_collection(args.collection, args.split, documents=args.documents, skip_missing=args.skip_missing)
+    qrels = judgments(args, collection) if args.evaluate else {}
     rank = run_numpy if args.engine == "numpy" else run_pisa
     run = rank(args, model_args, stage, collection)
     write_run(args.output, run, args.tag or args.model)
     print(f"{args.output}: {len(run)} queries, {sum(map(len, run.values()))} lines")
-    measures = measure(run, collection) if args.evaluate else {}
+    measures = measure(run, qrels) if args.evaluate else {}
     for name, value in measures.items():
         print(f"{name}\t{value:.4f}")
     return measures

@@ -7,8 +7,8 @@ python data_scripts/run_bert_qe.py --collection data/cranfield --run runs/cranfi
 ```
 
 `--phase1 'models/bert-base/fold-{fold}-cross-encoder'` uses a model of each fold for its validation and test queries.
-Under `torchrun --nproc_per_node 2` the queries are dealt to the processes. Killed at any point, the same command goes
-on.
+On two processes: `torchrun --nproc_per_node 2 -- data_scripts/run_bert_qe.py ...`, where `--` keeps torchrun from
+taking `--run` for its own `--run-path`. Killed at any point, the same command goes on.
 """
 
 import logging

@@ -5,9 +5,11 @@ python data_scripts/retrieve.py --collection demo --output runs/demo.trec
 python data_scripts/select_passages.py --collection demo --run runs/demo.trec --selector lexical --output selected/demo
 ```
 
-With the paper's kind of selector, on two processes (a GPU each, where there are some):
-`torchrun --nproc_per_node 2 data_scripts/select_passages.py ... --selector cross-encoder/ms-marco-MiniLM-L-6-v2`.
-Killed at any point, the same command goes on; the result is the same to the byte.
+With the paper's kind of selector (`--selector cross-encoder/ms-marco-MiniLM-L-6-v2`), on two processes, a GPU each
+where there are some: `accelerate launch --num_processes 2 data_scripts/select_passages.py ...`, or
+`torchrun --nproc_per_node 2 -- data_scripts/select_passages.py ...` (the `--` ends torchrun's own options).
+Killed at any point, the same command goes on; the result is the same to the byte. So it is on any number of processes;
+only, on a CPU, launchers give each process fewer threads, which changes the last bits: then fix `--threads`.
 """
 
 import logging

@@ -11,13 +11,14 @@ from pathlib import Path
 
 from accelerate import PartialState
 
+from ..data.candidates import check_judgments
 from ..data.collections import Collection
 from ..data.files import atomic_open
 from ..data.folds import Fold
 from ..data.splits import plan_splits
 from ..data.steps import claim_folder, json_sha256, write_settings
 from ..data.trec import read_run, write_run
-from ..evaluation.measures import DEFAULT_MEASURES, evaluate_run
+from ..evaluation.measures import DEFAULT_MEASURES, evaluate_run, parse_measures
 from .bert_qe import BertQeOptions, ScoredQuery, read_scored, score_expansions
 
 logger = logging.getLogger(__name__)
@@ -123,6 +124,10 @@ def run_bert_qe(
         test queries; a test query without results counts as zero.
     """
     output, tuning = Path(output), tuning or TuningOptions()
+    # What can be wrong with judgments, folds and measures is said before hours of work, not after them.
+    parse_measures([tuning.measure])
+    qrels = collection.qrels()
+    check_judgments(qrels, collection.queries(), options.skip_missing, f"judgments of {collection.name}")
     folds = _plan(collection, options, tuning)
     jobs = _jobs(collection, run, output, options, folds)
     done = [score_expansions(part, path, folder, chosen, source, progress) for part, path, folder, chosen, _ in jobs]
@@ -134,12 +139,13 @@ def run_bert_qe(
         "sha256": {
             "scores": json_sha256([{k: v for k, v in one.items() if k != "counts"} for one in done]),
             "folds": json_sha256([asdict(fold) for fold in folds]),
-            "qrels": json_sha256([[qid, sorted(grades.items())] for qid, grades in collection.qrels().items()]),
+            "qrels": json_sha256([[qid, sorted(grades.items())] for qid, grades in qrels.items()]),
         },
     }
     with state.main_process_first():
         if claim_folder(output / "result", settings) is None:
-            results = _weigh(collection, output / "result", [(folder, part) for *_, folder, _, part in jobs], tuning)
+            parts = [(folder, part) for _, _, folder, _, part in jobs]
+            results = _weigh(qrels, output / "result", parts, tuning)
             write_settings(output / "result", settings, results)
     return json.loads((output / "result" / "results.json").read_text(encoding="utf-8"))
 
@@ -193,9 +199,11 @@ def _jobs(collection, run, output: Path, options: BertQeOptions, folds: Sequence
     return jobs
 
 
-def _weigh(collection, folder: Path, parts: Sequence[tuple[Path, list]], tuning: TuningOptions) -> dict:
+def _weigh(
+    qrels: Mapping[str, Mapping[str, int]], folder: Path, parts: Sequence[tuple[Path, list]], tuning: TuningOptions
+) -> dict:
     """Tunes, mixes, tests and writes."""
-    qrels = {qid: grades for qid, grades in collection.qrels().items() if grades}
+    qrels = {qid: grades for qid, grades in qrels.items() if grades}
     alphas, validation = {}, {}
     runs: dict[str, dict[str, dict[str, float]]] = {"first_stage": {}, "phase1": {}, "bert_qe": {}}
     for scores, folds in parts:
@@ -210,7 +218,7 @@ def _weigh(collection, folder: Path, parts: Sequence[tuple[Path, list]], tuning:
     tested = {qid for _, folds in parts for _, fold in folds for qid in fold.test}
     judged = {qid: grades for qid, grades in qrels.items() if qid in tested}
     if not judged:
-        raise ValueError(f"{collection.name}: not one of {len(tested)} test queries is judged")
+        raise ValueError(f"not one of {len(tested)} test queries is judged")
     results = {
         "queries": len(judged),
         "queries_without_results": sum(qid not in runs["bert_qe"] for qid in judged),

@@ -130,9 +130,7 @@ def _check_queries(
     problems.found("queries_empty", len(empty), f"{len(empty)} queries of the collection are empty{_such_as(empty)}")
     rest = {qid: text for qid, text in queries.items() if text.strip()}
     without = [qid for qid in rest if not run.get(qid)]
-    message = (
-        f"{source}: {len(without)} of the collection's {len(queries)} queries have no documents{_such_as(without)}"
-    )
+    message = f"{source}: {len(without)} of the {len(queries)} queries have no documents{_such_as(without)}"
     problems.found("queries_without_documents", len(without), message)
     return {qid: text for qid, text in rest.items() if run.get(qid)}
 

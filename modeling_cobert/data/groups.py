@@ -104,7 +104,10 @@ class GroupsFolder:
 
     @cached_property
     def _rows(self) -> datasets.Dataset:
-        loaded = datasets.load_dataset(str(self.folder))
+        # By their own names: of a folder with a card, `datasets` caches by the folder's name and the card's list of
+        # files alone, and would hand out the groups of another folder of that name.
+        files = {split: str(self.folder.resolve() / split_file(split)) for split in self.splits}
+        loaded = datasets.load_dataset("parquet", data_files=files)
         return datasets.concatenate_datasets([loaded[split] for split in self.splits])
 
     def dataset(self, queries: Collection[str] | None = None) -> datasets.Dataset:
@@ -119,7 +122,8 @@ class GroupsFolder:
         unknown = wanted.difference(*self.splits.values())
         if unknown:
             raise ValueError(f"{self.folder}: no groups for {len(unknown)} queries, such as {min(unknown)!r}")
-        return self._rows.select([row for row, qid in enumerate(self._rows["qid"]) if qid in wanted])
+        qids = self._rows.data["qid"].to_pylist()  # the column at once: row by row takes minutes on a large folder
+        return self._rows.select([row for row, qid in enumerate(qids) if qid in wanted])
 
 
 def load_groups(folder: str | os.PathLike) -> GroupsFolder:

@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -19,7 +20,7 @@ from .candidates import Candidates, as_dict, find_candidates
 from .collections import Collection
 from .files import atomic_open
 from .passage_scores import BiEncoderScorer, CrossEncoderScorer, WordScorer, load_scorer
-from .steps import claim_folder, file_sha256, read_settings, write_settings
+from .steps import SETTINGS, claim_folder, file_sha256, read_settings, write_settings
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +56,9 @@ class SelectionOptions:
         max_length (`int`, *optional*, defaults to 256): the most tokens of a query-passage pair.
         batch_tokens (`int`, *optional*): the most tokens of a batch, padding included; by default 16384, or 2048 on a
             CPU, where a batch should stay in the cache and the less padding the better.
-        shard_queries (`int`, *optional*, defaults to 8): queries that are worked on, and saved, together.
+        shard_queries (`int`, *optional*, defaults to 4): queries that are worked on, and saved, together.
+        threads (`int`, *optional*): for a model on a CPU, the threads of each process, since the last bits of a sum
+            depend on it; by default what the folder was begun with, or else what torch takes.
         tokenizer (`str`, *optional*): for a selector without one, whose tokens tell which passages get truncated.
         skip_missing (`bool`, *optional*, defaults to `False`): whether what does not fit together is counted and left
             out instead of being an error.
@@ -68,7 +71,8 @@ class SelectionOptions:
     passage_title: bool = False
     max_length: int = 256
     batch_tokens: int | None = None
-    shard_queries: int = 8
+    shard_queries: int = 4
+    threads: int | None = None
     tokenizer: str | None = None
     skip_missing: bool = False
 
@@ -116,15 +120,15 @@ def select_passages(
     """
     output = Path(output)
     state = PartialState(cpu=not torch.accelerator.is_available(), timeout=timedelta(days=30))
-    if options.batch_tokens is None:
-        options = replace(options, batch_tokens=default_batch_tokens(state.device))
     progress = progress and state.is_main_process
     work = _Selection(collection, run, output, options, state, progress)
     with state.main_process_first():
+        work.choose_threads()
         done = claim_folder(output, work.settings(collection.name, run, source))
     state.wait_for_everyone()  # nobody writes a shard before all have looked which are missing
     if done is None:
-        work.select()
+        with _threads(work.options.threads):
+            work.select()
     state.wait_for_everyone()
     return read_settings(output, STEP)
 
@@ -134,10 +138,22 @@ def default_batch_tokens(device: torch.device | str) -> int:
     return 2048 if torch.device(device).type == "cpu" else 16384
 
 
+@contextmanager
+def _threads(number: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 class _Selection:
     """One process's part in the work."""
 
     def __init__(self, collection, run, output: Path, options: SelectionOptions, state: PartialState, progress: bool):
+        if options.batch_tokens is None:
+            options = replace(options, batch_tokens=default_batch_tokens(state.device))
         self.collection, self.output, self.options = collection, output, options
         self.state, self.progress = state, progress
         if options.shard_queries < 1:
@@ -158,6 +174,14 @@ class _Selection:
         qids = list(self.candidates.queries)
         size = options.shard_queries
         self.shards = [qids[start : start + size] for start in range(0, len(qids), size)]
+
+    def choose_threads(self) -> None:
+        """As many as were asked for, or as the folder was begun with; a launcher may offer another number by now."""
+        if self.scorer.sha256 is None or self.state.device.type != "cpu":
+            self.options = replace(self.options, threads=None)
+        elif self.options.threads is None:
+            begun = read_settings(self.output) if (self.output / SETTINGS).exists() else {}
+            self.options = replace(self.options, threads=begun.get("threads") or torch.get_num_threads())
 
     def settings(self, name: str, run: str | os.PathLike, source: Mapping | None) -> dict:
         fingerprints = {"run": file_sha256(run), **self.candidates.sha256, "selector": self.scorer.sha256}

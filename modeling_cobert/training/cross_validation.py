@@ -10,12 +10,13 @@ from pathlib import Path
 
 from accelerate import PartialState
 from transformers import set_seed
+from transformers.trainer import SCHEDULER_NAME
 
 from ..data.collator import GroupCollator
 from ..data.files import atomic_open
 from ..data.folds import Fold
 from ..data.groups import GroupsFolder, load_groups
-from ..data.steps import claim_folder, json_sha256, write_settings
+from ..data.steps import claim_folder, json_sha256, read_settings, write_settings
 from ..data.trec import read_run, write_run
 from ..evaluation.measures import DEFAULT_MEASURES
 from .arguments import CoBertTrainingArguments, DataArguments, ModelArguments
@@ -146,7 +147,7 @@ class SplitTraining:
             arguments[name] = source_name(in_fold(arguments[name], self.number))
         start = in_fold(self.model_args.checkpoint or self.model_args.encoder, self.number)
         other = {} if self.train_groups is None else {"train_groups": _fingerprint(self.train_groups)}
-        batch = self.args.per_device_train_batch_size * self.args.gradient_accumulation_steps
+        batch = self.args.train_batch_size * self.args.gradient_accumulation_steps
         return {
             "step": "training",
             "collection": self.collection,
@@ -186,10 +187,10 @@ class SplitTraining:
     def run(self) -> dict:
         """Trains and tests, goes on where it was interrupted, or returns the results that are there."""
         PartialState().wait_for_everyone()
-        done = claim_folder(self.folder, self.settings)
+        done = read_settings(self.folder)["counts"]
         if done is not None:
             logger.warning("%s: done before", self.folder)
-            return done["counts"]
+            return done
         set_seed(self.args.seed)
         model = initial_model(self.model_args, self.groups.settings, self.number)
         trainer = self._trainer(model)
@@ -256,7 +257,11 @@ class SplitTraining:
             return given
         found = last_complete_checkpoint(self.folder) if self.main_process else None
         PartialState().wait_for_everyone()  # what was half written is gone now
-        return found if self.main_process else last_complete_checkpoint(self.folder)
+        found = found if self.main_process else last_complete_checkpoint(self.folder)
+        if found is not None and not Path(found, SCHEDULER_NAME).exists():
+            logger.warning("%s has no optimizer (--save_only_model): the training starts over", found)
+            return None
+        return found
 
     def _test(self, trainer: GroupTrainer, model) -> dict:
         results = {"variant": variant_of(model.config), **_best(trainer)}
@@ -331,16 +336,17 @@ def _best(trainer: GroupTrainer) -> dict:
     state = trainer.state
     step = state.best_global_step if trainer.args.load_best_model_at_end else state.global_step
     step = step or state.global_step
-    found = {"step": step, "epoch": round(state.num_train_epochs * step / state.max_steps, 4)}
     for entry in state.log_history:
-        if entry.get("step") == step and any(name.startswith("eval_") for name in entry):
-            values = {name: entry[f"eval_{name}"] for name in trainer.measures if f"eval_{name}" in entry}
-            return found | {"validation": values}
-    return found
+        values = {name: entry[f"eval_{name}"] for name in trainer.measures if f"eval_{name}" in entry}
+        if entry.get("step") == step and values:
+            return {"step": step, "epoch": entry["epoch"], "validation": values}
+    return {"step": step, "epoch": state.epoch}
 
 
 def _fingerprint(groups: GroupsFolder) -> str:
-    return json_sha256({key: value for key, value in groups.settings.items() if key != "counts"})
+    # What the groups are, not where they came from and in what portions they were made.
+    passing = ("counts", "source", "batch_tokens", "shard_queries")
+    return json_sha256({key: value for key, value in groups.settings.items() if key not in passing})
 
 
 def _plain(value):

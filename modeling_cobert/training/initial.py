@@ -42,6 +42,12 @@ def initial_model(arguments: ModelArguments, settings: dict, fold: int | None = 
     for name in ("max_length", "loss", "overlap_merge", "encoder_pooling"):
         if getattr(arguments, name) is not None:
             fields[name] = getattr(arguments, name)
+    if os.path.isdir(str(fields.get("selector"))):
+        logger.warning(
+            "the groups were selected by %s, a folder of this machine, and the model's config will name it: elsewhere "
+            "pass selector=... to rerank, or build the groups with a selector from the Hub",
+            fields["selector"],
+        )
     if arguments.checkpoint is not None:
         return _whole_model(in_fold(arguments.checkpoint, fold), arguments.variant, fields)
     for part in ("calibrator", "scorer"):

@@ -12,7 +12,7 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
 from ..evaluation.measures import DEFAULT_MEASURES, parse_measures
-from .interruption import mark_complete
+from .interruption import COMPLETE, mark_complete
 from .ranking import measure_run, merge_groups
 from .sampler import GroupSampler
 
@@ -101,12 +101,14 @@ class GroupTrainer(Trainer):
         Path(output_dir or self.args.output_dir, TRAINING_ARGS_NAME).unlink(missing_ok=True)
 
     def _save_checkpoint(self, model, trial):
+        folder = self._get_output_dir(trial)
+        checkpoint = os.path.join(folder, f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
+        if self.args.should_save:  # one of an earlier training, that could not be resumed, is not whole any more
+            Path(checkpoint, COMPLETE).unlink(missing_ok=True)
         with self._all_kept():
             super()._save_checkpoint(model, trial)
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
-            folder = self._get_output_dir(trial)
-            checkpoint = os.path.join(folder, f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
             mark_complete(checkpoint, {"step": self.state.global_step, **self.note})
             rotate_checkpoints(folder, self.args.save_total_limit, self.state.best_model_checkpoint, use_mtime=True)
 

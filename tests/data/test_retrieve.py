@@ -60,6 +60,15 @@ def test_judged_query_without_ranking_counts_as_zero(folder, tmp_path):
     assert measures["R@1000"] == pytest.approx(0.5)
 
 
+def test_judgments_for_other_queries(folder, tmp_path, caplog):
+    (folder / "qrels" / "test.tsv").write_text("1\td1\t1\n77\td2\t1\n")
+    with pytest.raises(ValueError, match="1 judged queries have no text, such as '77'"):
+        run_main(folder, tmp_path / "run", evaluate=True)
+    assert not (tmp_path / "run").exists()
+    assert run_main(folder, tmp_path / "run", evaluate=True, skip_missing=True)["R@1000"] == pytest.approx(1.0)
+    assert "1 judged queries have no text" in caplog.text
+
+
 def test_replaced_queries(folder, tmp_path, caplog):
     queries = tmp_path / "questions.tsv"
     queries.write_text("2\tpropellers\n1\tcooking\n")

@@ -115,6 +115,16 @@ def test_killed_after_training_before_the_test(arguments, options, uninterrupted
     assert_same(uninterrupted, tmp_path / "out")
 
 
+def test_without_optimizers_it_starts_over(arguments, options, uninterrupted, tmp_path, monkeypatch):
+    """Going on with a fresh optimizer and schedule would be another training."""
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupTrainer, "rank", lambda self, rows: (_ for _ in ()).throw(MemoryError))
+        with pytest.raises(MemoryError):
+            train_cobert.main(*arguments(**options, save_only_model=True))
+    train_cobert.main(*arguments(**options, save_only_model=True))
+    assert_same(uninterrupted, tmp_path / "out")
+
+
 def test_older_checkpoints_go_only_when_the_new_one_is_whole(arguments, options, tmp_path, monkeypatch):
     there = []
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,38 +13,79 @@ import torch
 from safetensors.torch import load_file
 
 import train_cobert
+from modeling_cobert.training.interruption import COMPLETE
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
+# Each ends with the option that takes the port.
 LAUNCHERS = {
-    "torchrun": [str(BIN / "torchrun"), "--nproc_per_node", "2", "--master_port", "29571"],
+    "torchrun": [str(BIN / "torchrun"), "--nproc_per_node", "2", "--master_port"],
     "accelerate": [
         *(str(BIN / "accelerate"), "launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"),
-        *("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "29572"),
+        *("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port"),
     ],
 }
 
 
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+# The script, but its second process alone receives SIGTERM, in the middle of the second epoch.
+TERMINATED = """
+import os, signal
+import train_cobert
+from transformers import HfArgumentParser
+from modeling_cobert.training.arguments import CoBertTrainingArguments, DataArguments, ModelArguments
+from modeling_cobert.training.trainer import GroupTrainer
+
+step = GroupTrainer.training_step
+
+def terminated(self, *args):
+    if self.state.global_step == 5 and os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGTERM)
+    return step(self, *args)
+
+GroupTrainer.training_step = terminated
+kinds = (ModelArguments, DataArguments, CoBertTrainingArguments)
+train_cobert.main(*HfArgumentParser(kinds).parse_args_into_dataclasses())
+"""
+
+
 @pytest.mark.parametrize(
-    ("launcher", "options"),
-    [("torchrun", {"encoder_chunk_size": 3}), ("accelerate", {"freeze_encoder": True})],
+    ("launcher", "options", "interrupt"),
+    [
+        ("torchrun", {"encoder_chunk_size": 3, "num_train_epochs": 2}, True),
+        ("accelerate", {"freeze_encoder": True, "num_train_epochs": 1}, False),
+    ],
 )
-def test_two_processes_equal_one_with_accumulation(launcher, options, arguments, groups, tmp_path):
+def test_two_processes_equal_one_with_accumulation(launcher, options, interrupt, arguments, groups, tmp_path):
     encoder = tiny.bert_checkpoint(
         tmp_path / "encoder", layers=4, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
     )
-    options = {"num_train_epochs": 1, "optim": "sgd", "learning_rate": 0.01, **options}
+    options = {"optim": "sgd", "learning_rate": 0.01, **options}
     two, one = tmp_path / "two", tmp_path / "one"
     command = ["--groups", groups, "--encoder", encoder, "--calibrator_layers", 1, "--scorer_layers", 2]
     command += ["--max_length", 32, "--output_dir", two, "--use_cpu", "True", "--disable_tqdm", "True"]
     for name, value in options.items():
         command += [f"--{name}", value]
-    done = subprocess.run(
-        [*LAUNCHERS[launcher], str(ROOT / "train_cobert.py"), *map(str, command)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
+
+    def launch(script):
+        return subprocess.run(
+            [*LAUNCHERS[launcher], free_port(), str(script), *map(str, command)],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+        )
+
+    if interrupt:
+        (tmp_path / "terminated.py").write_text(TERMINATED)
+        stopped = launch(tmp_path / "terminated.py")
+        assert stopped.returncode != 0 and "step 6 is saved" in stopped.stderr, stopped.stderr[-3000:]
+        assert (two / "checkpoint-6" / COMPLETE).exists() and not (two / "test.trec").exists()
+    done = launch(ROOT / "train_cobert.py")
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("| test, full |") == 1, "not printed exactly once"
     train_cobert.main(

@@ -16,8 +16,14 @@ from modeling_cobert.grouping_cobert import overlapping_windows
 DOCUMENTS, SIZE, OVERLAP, PROTOTYPES = 9, 5, 1, 2
 
 
-def make_groups(folder: Path, queries: int = 6, folds: int | None = None, documents: int = DOCUMENTS) -> Path:
-    """Queries of two words; a document that names one of them is relevant. Two groups a query."""
+def make_groups(
+    folder: Path,
+    queries: int = 6,
+    folds: int | None = None,
+    documents: int = DOCUMENTS,
+    prototypes: int = PROTOTYPES,
+) -> Path:
+    """Queries of two words; a document that names the first of them is relevant. Two groups a query."""
     generator = random.Random(7)
     names = [f"q{i}" for i in range(queries)]
     fold_list = None if folds is None else make_folds(names, "round-robin", num_folds=folds)
@@ -37,7 +43,7 @@ def make_groups(folder: Path, queries: int = 6, folds: int | None = None, docume
             ids = [f"{qid}-d{j}" for j in range(documents)]
             run[qid] = {doc: float(documents - j) for j, doc in enumerate(ids)}
             qrels[qid] = dict(zip(ids, grades, strict=True))
-            best = sorted(range(documents), key=lambda j: -sum(w in texts[j].split() for w in query))[:PROTOTYPES]
+            best = sorted(range(documents), key=lambda j: -sum(w in texts[j].split() for w in query))[:prototypes]
             for number, window in enumerate(overlapping_windows(documents, SIZE, OVERLAP)):
                 row = {"qid": qid, "query": " ".join(query), "group": number}
                 for role, places in (("prototype", best), ("candidate", range(*window))):
@@ -63,10 +69,11 @@ def make_groups(folder: Path, queries: int = 6, folds: int | None = None, docume
         "passage_overlap": 4,
         "passage_title": False,
         "num_prototypes": PROTOTYPES,
+        "prototypes": "selector" if prototypes else "none",
         "group_size": SIZE,
         "group_overlap": OVERLAP,
         "splits": list(splits),
-        "sha256": {"queries": queries, "folds": folds, "documents": documents},
+        "sha256": {"queries": queries, "folds": folds, "documents": documents, "prototypes": prototypes},
     }
     write_settings(folder, settings, {"queries": queries})
     return folder

@@ -1,0 +1,189 @@
+"""The paper's tables with ours beside the published figures; a cell that was not run says so."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ..data.files import atomic_open
+from ..data.steps import SETTINGS, read_settings
+from ..evaluation.flops import TERA, CoBertShape, Cost, Workload, convention_costs, own_costs
+from ..evaluation.measures import Evaluation
+from ..evaluation.paper_flops import paper_costs, paper_remarks
+from ..evaluation.report import Section, comparison_sections, cutoff_means, write_report
+from ..evaluation.results import write_json
+from ..evaluation.significance import Comparison, compare_runs, marks, symbol
+from ..evaluation.tables import WORSE, Cell, Table, to_markdown
+from .paper_figures import COLLECTIONS, MEASURES, PUBLISHED
+from .rows import STUDY
+from .work import Reproduction
+
+NOT_RUN, NOT_PUBLISHED = "not run", "–"
+# Daggers in this order, as in the paper.
+BASELINES = ("bert-base", "dph+kl")
+TEST = "paired two-tailed t-test, p < 0.05"
+# The randomisation test stands beside the t-test in the report only.
+SAMPLES = 10_000
+
+
+def compare_rows(work: Reproduction, evaluations: Mapping[str, Evaluation]) -> tuple[list[str], list[Comparison]]:
+    """The baselines that are there, and every row of the main table against them, under their labels."""
+    labels = {row.name: row.label for row in work.effectiveness}
+    named = {labels[name]: evaluation for name, evaluation in evaluations.items() if name in labels}
+    baselines = [labels[name] for name in BASELINES if labels[name] in named]
+    return baselines, compare_runs(named, baselines, samples=SAMPLES) if baselines else []
+
+
+def effectiveness_table(
+    work: Reproduction,
+    evaluations: Mapping[str, Evaluation],
+    baselines: Sequence[str],
+    comparisons: Sequence[Comparison],
+) -> Table:
+    """The main table with the ablations."""
+    paper = work.args.paper
+    columns = ["System", *MEASURES]
+    columns += [f"paper: {name}" for name in MEASURES] if paper else []
+    best = {m: max((evaluations[r.name].means[m] for r in _there(work, evaluations)), default=0) for m in MEASURES}
+    rows = []
+    for row in work.effectiveness:
+        line: list[str | Cell] = [row.label]
+        for measure in MEASURES:
+            if row.name not in evaluations:
+                line.append(NOT_RUN)
+                continue
+            value = evaluations[row.name].means[measure]
+            line.append(
+                Cell(f"{value:.4f}", *marks(comparisons, baselines, row.label, measure), value == best[measure])
+            )
+        if paper:
+            line += [f"{value:.4f}" for value in PUBLISHED[paper].get(row.name, ())] or [NOT_PUBLISHED] * 3
+        rows.append(line)
+    notes = [f"{symbol(i)} significantly better than {name} ({TEST})" for i, name in enumerate(baselines)]
+    if any(c.significant and not c.better for c in comparisons):
+        notes.append(f"{WORSE} before a symbol: significantly worse")
+    notes += _notes(work, evaluations)
+    if paper:
+        notes.append(f"paper: the published figures on {COLLECTIONS[paper]}; {NOT_PUBLISHED} none published")
+    return Table(columns, rows, f"Effectiveness on {work.view.name}", notes)
+
+
+def _there(work: Reproduction, evaluations: Mapping[str, Evaluation]) -> list:
+    return [row for row in work.effectiveness if row.name in evaluations]
+
+
+def _notes(work: Reproduction, evaluations: Mapping[str, Evaluation]) -> list[str]:
+    notes = [f"{len(work.qrels)} judged test queries; the best {work.systems.k} documents of each are re-ranked"]
+    for name, evaluation in evaluations.items():
+        if evaluation.missing:
+            notes.append(f"{work.rows[name].label}: {len(evaluation.missing)} queries without results count as zero")
+    if work.systems.expanded_queries is None:
+        notes.append("FilteredGoogleQuestions needs --expanded_queries")
+    if work.args.max_queries is not None:
+        notes.append(f"a trial with {len(work.view.queries())} queries (--max_queries), not the paper's experiment")
+    return notes
+
+
+def study_table(work: Reproduction, evaluations: Mapping[str, Evaluation]) -> Table:
+    """The hyper-parameter study; the paper's own values are the row Co-BERT of the main table."""
+    rows = []
+    for name, values in work.studied.items():
+        for value, grouping in values.items():
+            central = grouping == work.paper_grouping
+            found = evaluations.get("cobert" if central else f"{name}-{value}")
+            sizes = [str(grouping.size), str(grouping.prototypes), str(grouping.overlap)]
+            cells = [NOT_RUN if found is None else f"{found.means[measure]:.4f}" for measure in MEASURES]
+            rows.append([STUDY[name], f"{value}{' *' if central else ''}", *sizes, *cells])
+    notes = ["* the setting of the main table", "batch size is m + n; where m varies, n is the rest of the batch"]
+    return Table(["Varied", "Value", "n", "m", "o", *MEASURES], rows, "Hyper-parameters of Co-BERT", notes)
+
+
+def cost_tables(work: Reproduction, shape: CoBertShape) -> list[Table]:
+    """The cost table for this collection, once its windows are counted, and the paper's own with `--paper`."""
+    tables = []
+    selected = work.shared / "selected"
+    if (selected / SETTINGS).exists() and (counts := read_settings(selected)["counts"]) is not None:
+        load = Workload(counts["queries"], counts["pairs"] // counts["queries"], counts["pair_passages"])
+        what = f"{load.queries} queries, {load.documents} candidates each, {load.passages:,} windows"
+        assumed = f"BERT-QE: {load.chunks:,} chunks a query and half as many windows again are assumed"
+        costs = convention_costs(load, shape)
+        tables.append(_cost_table(f"Cost on {work.view.name}, the paper's way", costs, [what, assumed]))
+        own = own_costs(load, replace(shape, pooler=True))
+        what = f"every sequence counted with {shape.max_length} tokens, an upper bound: real ones are shorter"
+        tables.append(_cost_table(f"Cost on {work.view.name}, every pair encoded once", own, [what]))
+    else:
+        columns = ["System", "1st pass T", "2nd pass T", "T a query", "x BERT-Base"]
+        row = ["all", *[NOT_RUN] * 4]
+        tables.append(Table(columns, [row], f"Cost on {work.view.name}", ["no passages were selected yet"]))
+    if work.args.paper:
+        name, rows = COLLECTIONS[work.args.paper], paper_costs(work.args.paper)
+        tables.append(_cost_table(f"The paper's cost table, {name}", rows, paper_remarks(work.args.paper)))
+    return tables
+
+
+def _cost_table(title: str, costs: Sequence[Cost], remarks: Sequence[str]) -> Table:
+    """In 10^12 multiply-accumulates; columns of published figures where there are any."""
+    published = any(cost.published for cost in costs)
+    columns = ["System", "1st pass T", "2nd pass T", "T a query", "x BERT-Base"]
+    columns += ["paper: 1st", "paper: 2nd", "paper: a query", "paper: x"] if published else []
+    rows, notes = [], [*remarks]
+    for cost in costs:
+        row = [cost.system, *(_tera(v / TERA) for v in (cost.first_pass, cost.second_pass, cost.per_query))]
+        row.append(f"{cost.ratio:.3f}x")
+        if published:
+            row += [_tera(cost.published.get(name)) for name in ("first_pass", "second_pass", "per_query")]
+            row.append(f"{cost.published['ratio']:.3f}x" if "ratio" in cost.published else NOT_PUBLISHED)
+        rows.append(row)
+        notes += [f"{cost.system}: {cost.note}"] if cost.note else []
+    return Table(columns, rows, title, notes)
+
+
+def _tera(value: float | None) -> str:
+    if value is None:
+        return NOT_PUBLISHED
+    # small models on small collections would be 0.000
+    return f"{value:,.3f}" if value >= 1 or value == 0 else f"{value:.3g}"
+
+
+def write_tables(work: Reproduction, shape: CoBertShape) -> list[Table]:
+    """Writes `tables.md`, `results.json` and `report.html` into the output folder; returns the tables."""
+    evaluations = work.evaluations()
+    baselines, comparisons = compare_rows(work, evaluations)
+    main = effectiveness_table(work, evaluations, baselines, comparisons)
+    study, costs = study_table(work, evaluations), cost_tables(work, shape)
+    tables = [main, study, *costs]
+    output = Path(work.output)
+    with atomic_open(output / "tables.md") as file:
+        file.write("\n".join(to_markdown(table) for table in tables))
+    write_json(output / "results.json", _machine(work, evaluations, comparisons))
+    sections = [Section("Effectiveness", [main]), Section("Hyper-parameters", [study]), Section("Cost", costs)]
+    labels = {row.name: row.label for row in work.effectiveness}
+    named = {labels[name]: evaluation for name, evaluation in evaluations.items() if name in labels}
+    if comparisons:
+        runs = {labels[name]: run for name, run in work.runs().items() if name in labels}
+        curves, texts = cutoff_means(work.qrels, runs), work.view.queries()
+        found = comparison_sections(named, comparisons, baselines, description=TEST, curves=curves, queries=texts)
+        sections += [replace(found[0], title="Every comparison"), *found[1:]]
+    subtitle = f"{work.view.name}: {len(evaluations)} of {len(work.rows)} rows run, {len(work.qrels)} test queries"
+    write_report(output / "report.html", "Co-BERT: the paper's tables", sections, subtitle)
+    return tables
+
+
+def _machine(work: Reproduction, evaluations: Mapping[str, Evaluation], comparisons: Sequence[Comparison]) -> dict:
+    published = PUBLISHED.get(work.args.paper or "", {})
+    return {
+        "collection": work.view.name,
+        "queries": len(work.qrels),
+        "k": work.systems.k,
+        "rows": {
+            name: {
+                "label": row.label,
+                "measures": evaluations[name].means if name in evaluations else None,
+                "published": dict(zip(MEASURES, published[name], strict=True)) if name in published else None,
+                "per_query": evaluations[name].per_query if name in evaluations else None,
+            }
+            for name, row in work.rows.items()
+        },
+        "comparisons": [
+            {key: value for key, value in comparison.to_dict().items() if key != "gains"} for comparison in comparisons
+        ],
+    }

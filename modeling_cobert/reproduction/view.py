@@ -1,0 +1,102 @@
+"""A collection as the rows see it: some of its queries, perhaps with other texts, and one plan of folds for all."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+
+from ..data.candidates import check_judgments
+from ..data.collections import Collection, Document, read_queries
+from ..data.folds import Fold
+from ..data.splits import plan_splits
+
+
+class CollectionView:
+    """
+    A [`Collection`] with the queries and folds that are given, and all the rest from another one.
+
+    Args:
+        base ([`Collection`]): documents, judgments and name.
+        texts (`Mapping[str, str]`): query id to text.
+        folds (`list[Fold]`, *optional*): the folds; without them, the splits of `base`.
+    """
+
+    def __init__(self, base: Collection, texts: Mapping[str, str], folds: list[Fold] | None):
+        self.base, self.name = base, base.name
+        self._texts, self._folds = dict(texts), folds
+
+    def queries(self) -> dict[str, str]:
+        return dict(self._texts)
+
+    @cached_property
+    def _judgments(self) -> dict[str, dict[str, int]]:
+        return self.base.qrels()
+
+    def qrels(self, split: str | None = None) -> dict[str, dict[str, int]]:
+        judged = self._judgments if split is None else self.base.qrels(split)
+        return {qid: dict(grades) for qid, grades in judged.items() if qid in self._texts}
+
+    def documents(self) -> Iterator[Document]:
+        return self.base.documents()
+
+    def lookup(self, doc_ids: Iterable[str]) -> dict[str, Document]:
+        return self.base.lookup(doc_ids)
+
+    def folds(self) -> list[Fold] | None:
+        return self._folds
+
+    def splits(self) -> tuple[str, ...]:
+        return () if self._folds is not None else self.base.splits()
+
+
+def open_view(
+    base: Collection, folds: str, seed: int, skip_missing: bool, max_queries: int | None = None
+) -> CollectionView:
+    """
+    The view that every row works on.
+
+    Args:
+        base ([`Collection`]): the whole collection.
+        folds, seed, skip_missing: as for [`plan_splits`].
+        max_queries (`int`, *optional*): only so many judged queries, the first; folds are cut down to them.
+    """
+    queries, qrels = base.queries(), base.qrels()
+    check_judgments(qrels, queries, skip_missing, f"judgments of {base.name}")
+    if max_queries is not None:
+        kept = [qid for qid in queries if qrels.get(qid)][:max_queries]
+        queries = {qid: queries[qid] for qid in kept}
+        own = base.folds()
+        base = CollectionView(base, queries, None if own is None else _cut(own, queries))
+    trimmed = max_queries is not None
+    plan = plan_splits(base, list(queries), folds, seed, skip_missing or trimmed)
+    if plan.folds is None and not {"train", "validation", "test"} <= plan.splits.keys():
+        raise ValueError(
+            f"{plan.source}: {', '.join(plan.splits)} is not enough to train, select and test: give --folds random, "
+            "or a file of folds"
+        )
+    return CollectionView(base, queries, plan.folds)
+
+
+def _cut(folds: list[Fold], queries: Mapping[str, str]) -> list[Fold]:
+    parts = (tuple(tuple(q for q in part if q in queries) for part in (f.train, f.validation, f.test)) for f in folds)
+    return [Fold(*part) for part in parts]
+
+
+def queries_under_test(view: CollectionView) -> tuple[str, ...]:
+    """The queries that every row is measured on: those of all test folds, or of the split `test`."""
+    folds = view.folds()
+    if folds is None:
+        # What does not fit was an error, or was counted, when the view was opened.
+        return plan_splits(view, list(view.queries()), "auto", skip_missing=True).splits["test"]
+    tested = {qid for fold in folds for qid in fold.test}
+    return tuple(qid for qid in view.queries() if qid in tested)
+
+
+def expanded_view(view: CollectionView, path: str) -> CollectionView:
+    """The same queries with the texts of a file, which must have every one of them."""
+    replaced = read_queries(path)
+    missing = [qid for qid in view.queries() if not replaced.get(qid, "").strip()]
+    if missing:
+        raise ValueError(
+            f"{path}: {len(missing)} of {len(view.queries())} queries have no expanded text, such as {missing[0]!r}: "
+            "give each query a line, with its own text where there is no suggestion"
+        )
+    return CollectionView(view.base, {qid: replaced[qid] for qid in view.queries()}, view.folds())

@@ -1,0 +1,361 @@
+"""The work behind the rows: what they share is done once, each row has a folder, and whatever is done stays done."""
+
+import copy
+import json
+import logging
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import cache, cached_property
+from pathlib import Path
+
+from accelerate import PartialState
+from transformers import AutoTokenizer
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from ..baselines.bert_qe import BertQeOptions
+from ..baselines.cross_encoder import export_cross_encoder
+from ..baselines.interpolation import run_bert_qe
+from ..baselines.maxp import WindowOptions, build_maxp, pointwise_groups
+from ..data.arguments import CollectionArguments
+from ..data.groups import GroupOptions, build_groups, load_groups
+from ..data.preparation import retrieve
+from ..data.selection import SelectionOptions, select_passages
+from ..data.steps import SETTINGS, claim_folder, file_sha256, json_sha256, read_settings, write_settings
+from ..data.trec import read_run, write_run
+from ..evaluation.measures import Evaluation, evaluate_run
+from ..passages_cobert import PairTokenizer
+from ..training.arguments import VARIANTS, CoBertTrainingArguments, DataArguments, ModelArguments
+from ..training.cross_validation import DECISIVE, summarize, train
+from ..training.initial import source_name
+from .arguments import ReproductionArguments, SystemArguments, check_training
+from .rows import Grouping, Row, chosen_rows, effectiveness_rows, study_groupings, study_rows
+from .view import CollectionView, expanded_view, open_view, queries_under_test
+
+logger = logging.getLogger(__name__)
+
+STEP = "reproduction-row"
+RUN = "run.trec"
+
+
+class Reproduction:
+    """
+    All rows of the paper's tables over one collection, in one folder.
+
+    `output/shared` holds what rows have in common (first stages, selected passages, groups), `output/rows/<row>` what
+    a row trained, its `run.trec` and its manifest `settings.json`.
+
+    Args:
+        args ([`ReproductionArguments`]): what to do.
+        systems ([`SystemArguments`]): inputs and sizes.
+        collection_args ([`CollectionArguments`]): the collection.
+        training_args ([`CoBertTrainingArguments`]): of every training.
+
+    Example:
+
+    ```python
+    >>> work = Reproduction(args, systems, CollectionArguments("demo"), training_args)
+    >>> for name in work.todo:
+    ...     work.do(name)
+    >>> work.evaluations()["cobert"].means
+    ```
+    """
+
+    def __init__(
+        self,
+        args: ReproductionArguments,
+        systems: SystemArguments,
+        collection_args: CollectionArguments,
+        training_args: CoBertTrainingArguments,
+    ):
+        check_training(training_args)
+        self.args, self.systems, self.training_args = args, systems, training_args
+        self.skip_missing = collection_args.skip_missing
+        self.output = Path(args.output)
+        sizes = (systems.batch_size, systems.num_prototypes, systems.group_overlap)
+        self.paper_grouping = Grouping(sizes[0] - sizes[1], sizes[1], sizes[2])
+        values = (systems.study_batches, systems.study_prototypes, systems.study_overlaps)
+        self.studied = study_groupings(*sizes, *values)
+        self.effectiveness = effectiveness_rows(*sizes)
+        unable = {row.name for row in self.effectiveness if row.expanded and systems.expanded_queries is None}
+        if unable & set(args.only or ()):
+            raise ValueError(f"--only {unable.pop()}: this row needs --expanded_queries")
+        rows = [row for row in self.effectiveness if row.name not in unable]
+        rows += study_rows(self.studied, self.paper_grouping)
+        self.rows: dict[str, Row] = {row.name: row for row in rows}
+        for row in rows:
+            try:
+                if row.grouping is not None:
+                    _group_options(row.grouping, self.skip_missing)
+            except ValueError as error:
+                sizes = "--batch_size, --num_prototypes, --group_overlap and the --study_ options"
+                raise ValueError(f"row {row.name}: {error}; correct {sizes}") from None
+        self.todo = chosen_rows(self.rows, args.only)
+        self.base = collection_args.open()
+        self.view: CollectionView = open_view(
+            self.base, systems.folds, systems.fold_seed, self.skip_missing, args.max_queries
+        )
+        tested, judged = set(queries_under_test(self.view)), self.view.qrels()
+        self.qrels = {qid: grades for qid, grades in judged.items() if qid in tested and grades}
+        if not self.qrels:
+            raise ValueError(f"{self.view.name}: not one test query is judged")
+
+    # -- what every row depends on ---------------------------------------------------------------------------------
+
+    @cached_property
+    def expanded(self) -> CollectionView:
+        return expanded_view(self.view, self.systems.expanded_queries)
+
+    @cached_property
+    def _sources(self) -> dict[str, str | None]:
+        """Names of the checkpoints, with fingerprints where they are folders; a large file is read once."""
+        names = {name: getattr(self.systems, name) for name in ("encoder", "bert")}
+        names |= {name: self.systems.part(name) for name in ("calibrator", "scorer")}
+        known = {path: source_name(path) for path in {*names.values(), self.systems.chosen_selector}}
+        return {name: known[path] for name, path in names.items()} | {"selector": known[self.systems.chosen_selector]}
+
+    @cached_property
+    def _fingerprints(self) -> dict[str, str | None]:
+        systems, view = self.systems, self.view
+        files = {"run": systems.run, "bm25_run": systems.bm25_run, "expanded_queries": systems.expanded_queries}
+        return {name: None if path is None else file_sha256(path) for name, path in files.items()} | {
+            "queries": json_sha256(list(view.queries().items())),
+            "qrels": json_sha256([[qid, sorted(grades.items())] for qid, grades in view.qrels().items()]),
+            "folds": json_sha256([asdict(fold) for fold in view.folds() or ()]),
+        }
+
+    def settings(self, row: Row) -> dict:
+        """The manifest of a row before its work: all that its result depends on, as far as options say it."""
+        systems = self.systems
+        used = ["queries", "qrels", "folds"]
+        used += ["bm25_run" if row.model == "bm25+rm3" else "run"]
+        used += ["expanded_queries"] if row.expanded else []
+        settings = {
+            "step": STEP,
+            "format": 1,
+            "row": {key: value for key, value in asdict(row).items() if key != "label"},
+            "collection": self.view.name,
+            "k": systems.k,
+            "sha256": {name: self._fingerprints[name] for name in used},
+        }
+        if row.kind == "bert-qe":
+            names = ("qe_passage_words", "qe_passage_overlap", "qe_max_length")
+            before = {name: json_sha256(self.settings(self.rows[name])) for name in row.needs}
+            return settings | {name: getattr(systems, name) for name in names} | {"needs": before}
+        if not row.trained:
+            return settings
+        parts = [row.start, *(["selector"] if row.kind == "groups" else []), *self._parts(row)]
+        settings |= {name: getattr(systems, name) for name in ("passage_words", "passage_overlap", "max_length")}
+        settings["models"] = {name: self._sources[name] for name in parts}
+        settings["layers"] = {part: getattr(systems, f"{part}_layers") for part in self._parts(row)}
+        args = self.training_args
+        settings["training"] = {name: getattr(value := getattr(args, name), "value", value) for name in DECISIVE}
+        settings["training"]["groups_a_step"] = self.groups_a_step
+        return settings
+
+    @property
+    def groups_a_step(self) -> int:
+        args = self.training_args
+        return args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
+
+    @staticmethod
+    def _parts(row: Row) -> list[str]:
+        return [part for part in ("calibrator", "scorer") if VARIANTS[row.variant].get(f"use_{part}", True)]
+
+    def folder(self, name: str) -> Path:
+        return self.output / "rows" / name
+
+    def state_of(self, name: str) -> str:
+        """`to do`, `begun`, `done`, or what is wrong; nothing is touched."""
+        if not (self.folder(name) / SETTINGS).exists():
+            return "to do"
+        known = read_settings(self.folder(name))
+        counts = known.pop("counts")
+        if known != _as_json(self.settings(self.rows[name])):
+            return "begun with other settings"
+        return "begun" if counts is None else "done"
+
+    def check(self) -> None:
+        """What can be known to fail fails here: rows begun with other settings, queries that do not fit."""
+        for name in self.rows:
+            if (self.folder(name) / SETTINGS).exists():
+                claim_folder(self.folder(name), self.settings(self.rows[name]))
+        for row in (self.rows[name] for name in self.todo if name in self.rows):
+            if row.trained:
+                self._check_lengths(row.start, row.expanded)
+
+    @cache  # noqa: B019  one object lives as long as the program
+    def _check_lengths(self, start: str, expanded: bool) -> None:
+        """A query that leaves no room for a passage must not be found after hours."""
+        tokenizer = AutoTokenizer.from_pretrained(getattr(self.systems, start), trust_remote_code=False)
+        pairs = PairTokenizer(tokenizer, self.systems.max_length)
+        for qid, text in (self.expanded if expanded else self.view).queries().items():
+            try:
+                pairs.query(text)
+            except ValueError as error:
+                source = self.systems.expanded_queries if expanded else self.view.name
+                raise ValueError(f"{source}: query {qid!r}: {error}") from None
+
+    # -- what rows share -------------------------------------------------------------------------------------------
+
+    @property
+    def shared(self) -> Path:
+        return self.output / "shared"
+
+    @cached_property
+    def process(self) -> PartialState:
+        # The Trainer starts the processes anew when it first asks for its device: that must not happen in between.
+        self.training_args.device  # noqa: B018
+        return PartialState()
+
+    def first_stage(self, model: str) -> Path:
+        """The run of a first stage: the user's file, or ours."""
+        given = self.systems.run if model == "dph+kl" else self.systems.bm25_run
+        if given is not None:
+            return Path(given)
+        folder = self.shared / model
+        with self.process.main_process_first():
+            retrieve(self.view, folder, model, self.systems.k, self.skip_missing)
+        return folder / RUN
+
+    @cached_property
+    def initial_run(self) -> Path:
+        return self.first_stage("dph+kl")
+
+    @cached_property
+    def selected(self) -> Path:
+        systems = self.systems
+        names = ("k", "passage_words", "passage_overlap", "max_length", "batch_tokens")
+        options = {name: getattr(systems, name) for name in names}
+        chosen = SelectionOptions(systems.chosen_selector, skip_missing=self.skip_missing, **options)
+        select_passages(self.view, self.initial_run, self.shared / "selected", chosen)
+        return self.shared / "selected"
+
+    def groups(self, grouping: Grouping) -> Path:
+        """Groups of the selected passages, built where they are not there yet."""
+        folder = self.shared / "groups" / grouping.name
+        selected = self.selected
+        with self.process.main_process_first():
+            build_groups(selected, folder, self.view, _group_options(grouping, self.skip_missing))
+        return folder
+
+    def windows(self, expanded: bool, grouping: Grouping) -> Path:
+        """Groups of single windows, for the systems that are trained on many windows of a document."""
+        folder = self.shared / ("windows-expanded" if expanded else "windows")
+        names = ("k", "passage_words", "passage_overlap")
+        options = WindowOptions(
+            skip_missing=self.skip_missing, **{name: getattr(self.systems, name) for name in names}
+        )
+        groups = pointwise_groups(group_size=grouping.size, skip_missing=self.skip_missing)
+        view, run = self.expanded if expanded else self.view, self.initial_run
+        with self.process.main_process_first():
+            build_maxp(view, run, folder, options, groups)
+        return folder
+
+    # -- rows ------------------------------------------------------------------------------------------------------
+
+    def do(self, name: str) -> None:
+        """Makes a row's run, unless it is there; interrupted at any fold and step, it goes on."""
+        row, folder = self.rows[name], self.folder(name)
+        with self.process.main_process_first():
+            done = claim_folder(folder, self.settings(row))
+        self.process.wait_for_everyone()
+        if done is not None:
+            logger.info("%s: done before", name)
+            return
+        logger.info("%s: begins", name)
+        make = {"first-stage": self._rank, "groups": self._train, "windows": self._train, "bert-qe": self._expand}
+        run = make[row.kind](row, folder)
+        if self.process.is_main_process:
+            run = {qid: run[qid] for qid in self.qrels if qid in run}
+            write_run(folder / RUN, run, name)
+            found = evaluate_run(self.qrels, run)
+            counts = {"queries": found.queries, "missing": len(found.missing), "measures": found.means}
+            write_settings(folder, self.settings(row), counts)  # last: it is the mark that all is done
+        self.process.wait_for_everyone()
+
+    def _rank(self, row: Row, folder: Path) -> Mapping[str, Mapping[str, float]]:
+        """A first stage, as deep as what is re-ranked."""
+        run = read_run(self.first_stage(row.model))
+        return {qid: dict(list(scores.items())[: self.systems.k]) for qid, scores in run.items()}
+
+    def _train(self, row: Row, folder: Path) -> Mapping[str, Mapping[str, float]]:
+        if row.kind == "windows":
+            made = self.windows(row.expanded, row.grouping)
+            data = {"groups": str(made / "test"), "train_groups": str(made / "train")}
+        else:
+            data = {"groups": str(self.groups(row.grouping))}
+        systems, args = self.systems, copy.copy(self.training_args)
+        args.output_dir = str(folder / "training")
+        parts = {part: systems.part(part) for part in self._parts(row)}
+        parts |= {f"{part}_layers": getattr(systems, f"{part}_layers") for part in self._parts(row)}
+        if row.name == "bert-base":
+            parts["encoder_pooling"] = "pooler"  # BERT-QE takes it as a cross-encoder, whose head reads the pooler
+        start = getattr(systems, row.start)
+        model = ModelArguments(encoder=start, variant=row.variant, max_length=systems.max_length, **parts)
+        data["feed_order"] = row.feed_order
+        folds = load_groups(data["groups"]).folds
+        top, results = folder / "training", []
+        for number in [None] if folds is None else range(1, len(folds) + 1):
+            results.append(train(model, DataArguments(fold=number, **data), args))
+            self._clean(top if number is None else top / f"fold-{number}")
+        if folds is None:
+            return read_run(top / "test.trec")
+        if self.process.is_main_process:
+            folders = [top / f"fold-{number}" for number in range(1, len(folds) + 1)]
+            summarize(folders, results, load_groups(data["groups"]), top)
+        self.process.wait_for_everyone()
+        return read_run(top / RUN)
+
+    def _clean(self, folder: Path) -> None:
+        """A tested fold needs its checkpoints no more: with Adam's moments they are three times the model each."""
+        if self.args.keep == "models" and self.process.is_main_process:
+            for checkpoint in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
+                shutil.rmtree(checkpoint)
+
+    def _expand(self, row: Row, folder: Path) -> Mapping[str, Mapping[str, float]]:
+        """BERT-QE with the models of the row BERT-Base (MS Marco), each for the queries that it did not see."""
+        trained, exported = self.folder("bert-base") / "training", folder / "cross-encoders"
+        folds = self.view.folds()
+        names = ["model"] if folds is None else [f"fold-{number}" for number in range(1, len(folds) + 1)]
+        with self.process.main_process_first():
+            for name in names:
+                if not (exported / name).exists():  # it is whole or not there
+                    export_cross_encoder(trained if folds is None else trained / name, exported / name)
+        model, systems = str(exported / ("model" if folds is None else "fold-{fold}")), self.systems
+        options = BertQeOptions(
+            *[model] * 3,
+            k=systems.k,
+            passage_words=systems.qe_passage_words,
+            passage_overlap=systems.qe_passage_overlap,
+            max_length=systems.qe_max_length,
+            batch_tokens=systems.batch_tokens,
+            skip_missing=self.skip_missing,
+        )
+        run_bert_qe(self.view, self.initial_run, folder / "bert-qe", options)
+        return read_run(folder / "bert-qe" / "result" / RUN)
+
+    # -- results ---------------------------------------------------------------------------------------------------
+
+    def evaluations(self) -> dict[str, Evaluation]:
+        """The rows that are done, over the same judged test queries; a row that is not done is not there."""
+        runs = self.runs()
+        return {name: evaluate_run(self.qrels, run) for name, run in runs.items()}
+
+    def runs(self) -> dict[str, dict[str, dict[str, float]]]:
+        """The runs of the rows that are done, in the tables' order."""
+        return {name: read_run(self.folder(name) / RUN) for name in self.rows if self.state_of(name) == "done"}
+
+
+def _group_options(grouping: Grouping, skip_missing: bool) -> GroupOptions:
+    return GroupOptions(
+        num_prototypes=grouping.prototypes,
+        group_size=grouping.size,
+        group_overlap=grouping.overlap,
+        prototypes="selector" if grouping.prototypes else "none",
+        skip_missing=skip_missing,
+    )
+
+
+def _as_json(settings: dict) -> dict:
+    return json.loads(json.dumps(settings))

@@ -1,0 +1,156 @@
+"""Preparation: killed in every step and resumed, and a summary that slow counting of the same files confirms."""
+
+import json
+import math
+import runpy
+import sys
+from collections import defaultdict
+
+import pytest
+import small_collection as small
+import tiny
+import torch
+
+from modeling_cobert.data.arguments import CollectionArguments
+from modeling_cobert.data.collections import open_collection
+from modeling_cobert.data.groups import GroupOptions, load_groups
+from modeling_cobert.data.preparation import prepare
+from modeling_cobert.data.selection import SelectionOptions
+
+KILLS = [
+    ["after", "run/settings.json"],
+    ["before", "run/run.trec"],
+    ["after", "run/run.trec"],
+    ["before", "selected/vectors/00000.vectors.npy"],
+    ["after", "selected/vectors/00000.vectors.npy"],
+    ["before", "selected/shards/00001.parquet"],
+    ["after", "selected/shards/00002.parquet"],
+    ["after", "groups/settings.json"],
+    ["before", "groups/data/fold_3-00000-of-00001.parquet"],
+    ["after", "groups/data/fold_2-00000-of-00001.parquet"],
+    ["before", "groups/qrels.trec"],
+    ["after", "groups/README.md"],
+]
+
+
+def test_killed_in_every_step_and_resumed_is_the_same_to_the_byte(tmp_path):
+    small.write_collection(tmp_path / "collection")
+    tiny.bert_checkpoint(tmp_path / "bi-encoder", layers=1)
+    arguments = CollectionArguments(str(tmp_path / "collection"), skip_missing=True)  # one query matches nothing
+    selection = SelectionOptions(
+        str(tmp_path / "bi-encoder"), max_length=24, batch_tokens=200, shard_queries=2, skip_missing=True
+    )
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as in the processes that are killed
+    options = {"model": "bm25", "source": arguments.source(), "progress": False}
+    prepare(arguments.open(), tmp_path / "whole", selection, GroupOptions(skip_missing=True), **options)
+    torch.set_num_threads(threads)
+    argv = ["--collection", str(tmp_path / "collection"), "--output", str(tmp_path / "killed"), "--model", "bm25"]
+    argv += ["--selector", selection.selector, "--max-length", "24", "--batch-tokens", "200", "--shard-queries", "2"]
+    (codes,) = small.run_killed([(small.ROOT / "data_scripts" / "prepare.py", [*argv, "--skip-missing"], KILLS)])
+    assert codes == [-9] * len(KILLS) + [0]
+    assert small.tree(tmp_path / "killed") == small.tree(tmp_path / "whole")
+
+
+def read_by_hand(folder, split):
+    """Texts, queries and judgments of a BEIR folder, with nothing of the package."""
+    lines = (folder / "corpus.jsonl").read_text(encoding="utf-8").split("\n")
+    documents = {item["_id"]: item for item in map(json.loads, filter(None, lines))}
+    lines = (folder / "queries.jsonl").read_text(encoding="utf-8").split("\n")
+    queries = {item["_id"] for item in map(json.loads, filter(None, lines))}
+    qrels = defaultdict(dict)
+    for name in split.split(","):
+        for line in (folder / "qrels" / f"{name}.tsv").read_text(encoding="utf-8").split("\n")[1:]:
+            if line:
+                qid, doc_id, grade = line.split("\t")
+                qrels[qid][doc_id] = int(grade)
+    return documents, queries & set(qrels), qrels
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [("cranfield", "test"), ("vaswani", "test"), ("time", "test"), ("cacm", "test"), ("nfcorpus", "dev,test")],
+)
+def test_the_summary_counts_what_is_there(shared_data, tmp_path, name, split):
+    if not (shared_data / name).is_dir():
+        pytest.skip(f"no {name}")
+    k, size, overlap = 30, 12, 4
+    selection = SelectionOptions("lexical", k=k, passage_words=100, passage_overlap=50, skip_missing=True)
+    summary = prepare(
+        open_collection(shared_data / name, split=split),
+        tmp_path,
+        selection,
+        GroupOptions(group_size=size, group_overlap=overlap, skip_missing=True),
+        model="bm25",
+        progress=False,
+    )
+    documents, queries, qrels = read_by_hand(shared_data / name, split)
+    found = defaultdict(list)
+    for line in (tmp_path / "run" / "run.trec").read_text().splitlines():
+        qid, _, doc_id, *_ = line.split()
+        found[qid].append(doc_id)
+    assert set(found) <= queries and max(map(len, found.values())) == k
+    assert summary.queries == len(found)
+    assert summary.skipped["queries_without_documents"] == len(queries) - len(found)
+    distinct = {doc_id for ids in found.values() for doc_id in ids}
+    assert summary.documents == len(distinct)
+    assert summary.passages == sum(
+        len(small.windows(documents[doc_id]["title"], documents[doc_id]["text"], 100, 50)) for doc_id in distinct
+    )
+    assert summary.groups == sum(max(1, math.ceil((len(ids) - overlap) / (size - overlap))) for ids in found.values())
+    recalls = []
+    for qid, ids in found.items():
+        relevant = {doc_id for doc_id, grade in qrels[qid].items() if grade > 0}
+        recalls.append(len(relevant & set(ids)) / len(relevant))
+    assert summary.recall == pytest.approx(sum(recalls) / len(recalls))
+    pairs = [(qid, doc_id) for qid, ids in found.items() for doc_id in ids]
+    assert summary.unjudged == pytest.approx(sum(doc_id not in qrels[qid] for qid, doc_id in pairs) / len(pairs))
+    assert summary.truncated is None
+    opened = load_groups(tmp_path / "groups")
+    assert sorted(opened.run) == sorted(found)
+    assert (opened.folds is None) == (name == "nfcorpus")
+
+
+def test_folds_and_judgments_are_checked_before_the_work(tmp_path):
+    small.write_collection(tmp_path / "collection")
+    parts = [["q1", "3"], ["q-ü", "q4"], ["q5", "q6"]]
+    (tmp_path / "collection" / "folds.json").write_text(json.dumps(parts))
+    with pytest.raises(ValueError, match="1 of 7 queries are tested in no fold"):
+        prepare(open_collection(tmp_path / "collection"), tmp_path / "out", SelectionOptions("lexical"))
+    (tmp_path / "qrels.txt").write_text("q1 0 one 1\nx 0 one 1\n")
+    collection = open_collection(tmp_path / "collection", qrels=tmp_path / "qrels.txt")
+    with pytest.raises(ValueError, match="1 of 2 judged queries are not in the collection"):
+        prepare(collection, tmp_path / "out", SelectionOptions("lexical"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_from_elsewhere_and_a_summary_in_words(tmp_path):
+    small.write_collection(tmp_path / "collection")
+    small.write_run(tmp_path / "run.trec")
+    tiny.bert_checkpoint(tmp_path / "bert", layers=1)
+    selection = SelectionOptions(
+        "lexical", passage_words=10, passage_overlap=4, max_length=24, tokenizer=str(tmp_path / "bert")
+    )
+    collection = open_collection(tmp_path / "collection")
+    summary = prepare(collection, tmp_path / "out", selection, run=tmp_path / "run.trec", progress=False)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["groups", "selected"]
+    assert load_groups(tmp_path / "out" / "groups").settings["first_stage"] == "made-up"
+    counts = load_groups(tmp_path / "out" / "groups").settings["counts"]
+    assert 0 < summary.truncated == counts["selected_truncated"] / counts["selected_pair_passages"] < 1
+    text = str(summary)
+    assert f"share truncated    {summary.truncated:.4f}" in text and "skipped" not in text
+    assert "queries            7" in text
+
+
+@pytest.mark.parametrize("script", ["select_passages.py", "build_groups.py", "prepare.py"])
+def test_help_explains_every_option(script, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [script, "--help"])
+    with pytest.raises(SystemExit) as exit_:
+        runpy.run_path(str(small.ROOT / "data_scripts" / script), run_name="__main__")
+    assert exit_.value.code == 0
+    options = capsys.readouterr().out.split("options:")[1]
+    entries = options.split("\n  --")[1:]
+    assert len(entries) > 5
+    for entry in entries:
+        explained = [word for word in entry.split()[1:] if word.isalpha() and not word.isupper()]
+        assert explained, f"no help for --{entry}"
