@@ -1,23 +1,31 @@
-"""Trains a Co-BERT on a folder of groups, selects the best epoch, tests it.
+"""Trains a Co-BERT on a folder of groups, selects the best epoch on validation queries, tests it on others.
 
-As the paper does, on a GPU, all five folds of Robust04:
+The paper's training, all five folds, on one GPU or several:
 
-    accelerate launch train_cobert.py --groups groups/robust04 --folds all --encoder castorini/monobert-large-msmarco \
-        --output_dir outputs/robust04
+```bash
+accelerate launch train_cobert.py --groups prepared/robust04/groups --folds all --output_dir outputs/robust04 \\
+    --encoder CROSS_ENCODER_OF_BERT_BASE_SIZE \\
+    --calibrator google/bert_uncased_L-2_H-768_A-12 --scorer google/bert_uncased_L-4_H-768_A-12
+```
 
-On a CPU, in minutes: a pointwise model, then its context parts on its frozen vectors, then the whole, end to end:
+A recipe for little time, also on a CPU: first a pointwise model, then the context parts on its frozen vectors, then,
+if wanted, everything end to end. `{fold}` stands for the fold's number, so that no model meets a test query:
 
-    python train_cobert.py --groups groups/demo --fold 1 --encoder MODEL --variant neither \
-        --learning_rate 2e-5 --num_train_epochs 1 --output_dir outputs/pointwise
-    python train_cobert.py --groups groups/demo --fold 1 --encoder outputs/pointwise/fold-{fold} --freeze_encoder \
-        --learning_rate 1e-4 --output_dir outputs/frozen
-    python train_cobert.py --groups groups/demo --fold 1 --checkpoint outputs/frozen/fold-{fold} \
-        --num_train_epochs 1 --output_dir outputs/whole
+```bash
+python data_scripts/prepare.py --collection demo --selector lexical --output prepared/demo
+python train_cobert.py --groups prepared/demo/groups --fold 1 --output_dir outputs/pointwise --variant neither \\
+    --encoder cross-encoder/ms-marco-MiniLM-L-6-v2 --learning_rate 2e-5 --num_train_epochs 1 --max_length 128
+python train_cobert.py --groups prepared/demo/groups --fold 1 --output_dir outputs/context --freeze_encoder \\
+    --encoder outputs/pointwise/fold-{fold} --learning_rate 1e-4
+python train_cobert.py --groups prepared/demo/groups --fold 1 --output_dir outputs/whole \\
+    --checkpoint outputs/context/fold-{fold} --num_train_epochs 1 --encoder_chunk_size 8
+```
 
-The paper's BERT-Base baseline is `--variant neither` on groups of 64 (`build_groups.py --group_size 64
---group_overlap 0 --prototypes none`): batches of 64 pairs, each scored alone.
+The paper's BERT-Base is `--variant neither` on groups of 64 without prototypes (`build_groups.py --group_size 64
+--group_overlap 0 --prototypes none`): batches of 64 pairs, each scored alone by its document's best passage.
 
-The same command again goes on where a training was interrupted. All options of Hugging Face's TrainingArguments work.
+The same command again goes on where a training was interrupted, at fold and step. SIGTERM saves first. All options of
+Hugging Face's TrainingArguments work (`--bf16`, `--gradient_accumulation_steps`, `--report_to`, `--push_to_hub`, ...).
 """
 
 import logging

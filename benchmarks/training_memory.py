@@ -22,7 +22,7 @@ def peak_bytes() -> int:
 
 
 def run_steps(options: argparse.Namespace) -> dict:
-    """One way, in this process: a step to warm up, then the measured ones."""
+    """One way, in this process: steps to warm up, then the measured ones."""
     import torch
 
     from modeling_cobert import CoBertConfig, CoBertForGroupwiseRanking
@@ -43,14 +43,14 @@ def run_steps(options: argparse.Namespace) -> dict:
     }
     times = []
     with encoder_in_chunks(model, options.chunk_size):
-        for _ in range(options.steps + 1):
+        for _ in range(options.warmup + options.steps):
             start = time.perf_counter()
             loss = model(**batch).loss
             loss.backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=False)
             times.append(time.perf_counter() - start)
-    return {"bytes": peak_bytes() - before, "baseline": before, "seconds": min(times[1:]), "loss": loss.item()}
+    return {"bytes": peak_bytes() - before, "seconds": min(times[options.warmup :])}
 
 
 def main(options: argparse.Namespace) -> None:
@@ -63,7 +63,8 @@ def main(options: argparse.Namespace) -> None:
     print("| encoder chunk | memory above weights, GiB | share | seconds a step | ratio |\n|---|---|---|---|---|")
     for size in [None, *options.chunk_sizes]:
         command = [sys.executable, __file__, "--child", "--pairs", options.pairs, "--tokens", options.tokens]
-        command += ["--steps", options.steps] + ([] if size is None else ["--chunk_size", size])
+        command += ["--steps", options.steps, "--warmup", options.warmup]
+        command += [] if size is None else ["--chunk_size", size]
         done = subprocess.run(list(map(str, command)), env=environment, stdout=subprocess.PIPE, check=True)
         found = json.loads(done.stdout.splitlines()[-1])
         plain = plain or found
@@ -80,6 +81,7 @@ if __name__ == "__main__":
     parser.add_argument("--pairs", type=int, default=64, help="prototypes and candidates of the group")
     parser.add_argument("--tokens", type=int, default=256, help="tokens of every pair")
     parser.add_argument("--steps", type=int, default=2, help="measured steps, of which the fastest counts")
+    parser.add_argument("--warmup", type=int, default=1, help="steps before them")
     parser.add_argument("--chunk_size", type=int, default=None, help=argparse.SUPPRESS)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     main(parser.parse_args())

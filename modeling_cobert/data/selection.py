@@ -56,7 +56,7 @@ class SelectionOptions:
         max_length (`int`, *optional*, defaults to 256): the most tokens of a query-passage pair.
         batch_tokens (`int`, *optional*): the most tokens of a batch, padding included; by default 16384, or 2048 on a
             CPU, where a batch should stay in the cache and the less padding the better.
-        shard_queries (`int`, *optional*, defaults to 8): queries that are worked on, and saved, together.
+        shard_queries (`int`, *optional*, defaults to 4): queries that are worked on, and saved, together.
         threads (`int`, *optional*): for a model on a CPU, the threads of each process, since the last bits of a sum
             depend on it; by default what the folder was begun with, or else what torch takes.
         tokenizer (`str`, *optional*): for a selector without one, whose tokens tell which passages get truncated.
@@ -71,7 +71,7 @@ class SelectionOptions:
     passage_title: bool = False
     max_length: int = 256
     batch_tokens: int | None = None
-    shard_queries: int = 8
+    shard_queries: int = 4
     threads: int | None = None
     tokenizer: str | None = None
     skip_missing: bool = False

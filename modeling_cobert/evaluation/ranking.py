@@ -91,7 +91,7 @@ class Ranker:
         model ([`CoBertForGroupwiseRanking`]): in evaluation mode.
         pairs ([`PairTokenizer`]): its tokenizer.
         selector (`str`): what chooses passages and prototypes, where the inputs have not chosen them.
-        batch_tokens (`int`, *optional*, defaults to 16384): the most tokens of a batch, padding included.
+        batch_tokens (`int`): the most tokens of a batch, padding included.
 
     Example:
 
@@ -105,19 +105,19 @@ class Ranker:
     model: CoBertForGroupwiseRanking
     pairs: PairTokenizer
     selector: str
-    batch_tokens: int = 16384
+    batch_tokens: int
 
     @classmethod
     def load(
         cls,
         name: str,
         selector: str | None = None,
-        batch_tokens: int = 16384,
+        batch_tokens: int | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> "Ranker":
         """Loads a folder or Hub id. Weights that the checkpoint lacks are an error: they would be random."""
-        if batch_tokens < 1:
+        if batch_tokens is not None and batch_tokens < 1:
             raise ValueError(f"batch_tokens must be at least 1, got {batch_tokens}")
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
         if config.model_type != "cobert":
@@ -129,8 +129,10 @@ class Ranker:
         return cls.wrap(model.to(device), selector, batch_tokens)
 
     @classmethod
-    def wrap(cls, model, selector: str | None = None, batch_tokens: int = 16384) -> "Ranker":
+    def wrap(cls, model, selector: str | None = None, batch_tokens: int | None = None) -> "Ranker":
         """Takes a model that is loaded already; it is put in evaluation mode."""
+        if batch_tokens is None:  # on a CPU a batch should stay in the cache, and the less padding the better
+            batch_tokens = 2048 if model.device.type == "cpu" else 16384
         pairs = PairTokenizer(model.find_tokenizer(), model.config.max_length)
         return cls(model.eval(), pairs, model.config.selector if selector is None else selector, batch_tokens)
 
@@ -244,8 +246,8 @@ def rerank_queries(
     Re-ranks every query of the inputs; done before, or in part, it goes on.
 
     Each query is worked on by one process alone, in batches of its own, so that its scores do not depend on how many
-    processes there are, nor on what was done before a kill. (Another number of threads in a process may change the
-    last digits of a matrix product.) What is done lies in `output/.parts`, a file a query.
+    processes there are, nor on what was done before a kill, as long as they have equally many threads: another number
+    may change the last digit of a sum. What is done lies in `output/.parts`, a file a query.
 
     Args:
         ranker ([`Ranker`]): the model.

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,13 +17,20 @@ from modeling_cobert.training.interruption import COMPLETE
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
+# Each ends with the option that takes the port.
 LAUNCHERS = {
-    "torchrun": [str(BIN / "torchrun"), "--nproc_per_node", "2", "--master_port", "29571"],
+    "torchrun": [str(BIN / "torchrun"), "--nproc_per_node", "2", "--master_port"],
     "accelerate": [
         *(str(BIN / "accelerate"), "launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"),
-        *("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "29572"),
+        *("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port"),
     ],
 }
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
 
 
 # The script, but its second process alone receives SIGTERM, in the middle of the second epoch.
@@ -66,7 +74,7 @@ def test_two_processes_equal_one_with_accumulation(launcher, options, interrupt,
 
     def launch(script):
         return subprocess.run(
-            [*LAUNCHERS[launcher], str(script), *map(str, command)],
+            [*LAUNCHERS[launcher], free_port(), str(script), *map(str, command)],
             env={**os.environ, "PYTHONPATH": str(ROOT), "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,

@@ -61,6 +61,7 @@ def test_defaults_are_the_papers(tmp_path):
     assert (args.warmup_steps, args.lr_scheduler_type, args.weight_decay) == (0.1, "linear", 0.0)
     assert (args.metric_for_best_model, args.greater_is_better, args.load_best_model_at_end) == ("nDCG@20", True, True)
     assert (args.adam_beta1, args.adam_beta2) == (0.9, 0.999) and "adam" in args.optim
+    assert args.get_warmup_steps(200) == 20
     assert DataArguments(groups="x").feed_order == "shuffled"
 
 
