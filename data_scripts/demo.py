@@ -23,7 +23,7 @@ from modeling_cobert.evaluation.tables import Cell, Table, to_terminal
 from modeling_cobert.training.arguments import CoBertTrainingArguments, DataArguments, ModelArguments
 from modeling_cobert.training.cross_validation import train
 
-FOLD = 1
+FOLD, MAX_LENGTH = 1, 96
 # (name in the table, folder, variant); the context parts learn on the pointwise model's frozen vectors.
 CONTEXT = [
     ("Co-BERT, calibrator only", "calibrator", "calibrator"),
@@ -56,7 +56,7 @@ def train_variant(args: DemoArguments, folder: str, encoder: str, variant: str, 
     """One training on the demo's groups."""
     output = Path(args.output)
     return train(
-        ModelArguments(encoder=encoder, variant=variant, max_length=128),
+        ModelArguments(encoder=encoder, variant=variant, max_length=MAX_LENGTH),
         DataArguments(groups=str(output / "groups" / "groups"), fold=FOLD),
         CoBertTrainingArguments(
             output_dir=str(output / folder), max_steps=args.max_steps, use_cpu=True, report_to="none", **options
@@ -68,15 +68,17 @@ def main(args: DemoArguments) -> Table:
     output, encoder = Path(args.output), args.encoder or mini_lm()
     print("1. A collection: Python's language reference, 50 queries. First stage, passages, prototypes, groups:\n")
     # Shorter passages, lists and groups than the paper's, so that two cores need minutes.
-    selection = SelectionOptions(selector="lexical", k=40, passage_words=75, passage_overlap=25, max_length=128)
-    groups = GroupOptions(group_size=20, group_overlap=2)
+    selection = SelectionOptions(
+        selector="lexical", k=30, passage_words=50, passage_overlap=20, max_length=MAX_LENGTH, tokenizer=encoder
+    )
+    groups = GroupOptions(group_size=16, group_overlap=2)
     print(prepare(open_collection("demo"), str(output / "groups"), selection, groups, model="bm25"))
 
     print("\n2. A pointwise BERT (each pair alone), trained end to end:\n")
     pointwise = train_variant(args, "pointwise", encoder, "neither", num_train_epochs=2, learning_rate=1e-4)
     print("\n3. Co-BERT's context parts, on that encoder's frozen vectors:\n")
     source = str(output / "pointwise" / f"fold-{FOLD}")
-    options = {"freeze_encoder": True, "num_train_epochs": 10, "learning_rate": 1e-4}
+    options = {"freeze_encoder": True, "num_train_epochs": 5, "learning_rate": 1e-4}
     trained = [(name, train_variant(args, folder, source, variant, **options)) for name, folder, variant in CONTEXT]
 
     rows = [("BM25 (first stage)", pointwise["first_stage"]), ("BERT, pointwise", pointwise["test"])]
