@@ -18,8 +18,9 @@ $(STAMP): setup.py constraints.txt
 
 install: $(STAMP)  ## make .venv with everything in it
 
+# Waiting threads sleep: on a busy machine those that spin make it ten times slower.
 demo: $(STAMP)  ## the whole way on a CPU: retrieve, select, group, train, test, re-rank
-	$(BIN)/python data_scripts/demo.py
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python data_scripts/demo.py
 
 # One thread per process: tiny models run several times faster without a thread pool, and xdist uses the cores.
 test: lint  ## lint, then every test, offline

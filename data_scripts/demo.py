@@ -23,7 +23,7 @@ from modeling_cobert.evaluation.tables import Cell, Table, to_terminal
 from modeling_cobert.training.arguments import CoBertTrainingArguments, DataArguments, ModelArguments
 from modeling_cobert.training.cross_validation import train
 
-FOLD, MAX_LENGTH = 1, 96
+FOLD, MAX_LENGTH = 1, 72
 # (name in the table, folder, variant); the context parts learn on the pointwise model's frozen vectors.
 CONTEXT = [
     ("Co-BERT, calibrator only", "calibrator", "calibrator"),
@@ -59,7 +59,11 @@ def train_variant(args: DemoArguments, folder: str, encoder: str, variant: str, 
         ModelArguments(encoder=encoder, variant=variant, max_length=MAX_LENGTH),
         DataArguments(groups=str(output / "groups" / "groups"), fold=FOLD),
         CoBertTrainingArguments(
-            output_dir=str(output / folder), max_steps=args.max_steps, use_cpu=True, report_to="none", **options
+            output_dir=str(output / folder),
+            max_steps=args.max_steps,
+            use_cpu=True,
+            disable_tqdm=False,
+            **options,
         ),
     )
 
@@ -69,9 +73,9 @@ def main(args: DemoArguments) -> Table:
     print("1. A collection: Python's language reference, 50 queries. First stage, passages, prototypes, groups:\n")
     # Shorter passages, lists and groups than the paper's, so that two cores need minutes.
     selection = SelectionOptions(
-        selector="lexical", k=30, passage_words=50, passage_overlap=20, max_length=MAX_LENGTH, tokenizer=encoder
+        selector="lexical", k=24, passage_words=40, passage_overlap=15, max_length=MAX_LENGTH, tokenizer=encoder
     )
-    groups = GroupOptions(group_size=16, group_overlap=2)
+    groups = GroupOptions(group_size=13, group_overlap=2)
     print(prepare(open_collection("demo"), str(output / "groups"), selection, groups, model="bm25"))
 
     print("\n2. A pointwise BERT (each pair alone), trained end to end:\n")
