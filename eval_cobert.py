@@ -11,7 +11,8 @@ A collection and a run (the model's own selector chooses passages and prototypes
     python eval_cobert.py --model models/cobert --collection demo --run runs/demo.trec --output results/demo
 
 On several processes: `torchrun --nproc_per_node 2 -- eval_cobert.py ...` (without the `--`, torchrun takes `--run` for
-an option of its own) or `accelerate launch`; the run is the same to the byte. Killed, the same command goes on.
+an option of its own) or `accelerate launch`. With equal `--threads` the run is the same to the byte on one process and
+on many. Killed, the same command goes on.
 
 The output folder has `run.trec`, `measures.json`, `per_query.json` and `per_query.tsv`; scores in the run are the
 model's logits, lowered in the last digit where trec_eval would break a tie in another way than the model.

@@ -37,7 +37,7 @@ class Arguments:
 
     selector: str = field(metadata={"help": "Hub id or folder of a cross-encoder."})
     collection: str = field(default="demo", metadata={"help": "A folder, irds:<id>, or demo."})
-    queries: int = field(default=8, metadata={"help": "How many queries; select_passages.py takes 8 together."})
+    queries: int = field(default=4, metadata={"help": "How many queries; select_passages.py takes 4 together."})
     k: int = field(default=50, metadata={"help": "Candidates of each query."})
     passage_words: int = field(default=150, metadata={"help": "Words of a passage."})
     passage_overlap: int = field(default=75, metadata={"help": "Words that neighbouring passages share."})

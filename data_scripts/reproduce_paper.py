@@ -12,7 +12,8 @@ a CPU, with any BERT cross-encoder (all options of TrainingArguments work):
 
 ```bash
 python data_scripts/reproduce_paper.py --collection demo --encoder MODEL --bert MODEL --calibrator encoder \
-    --scorer encoder --k 20 --max_queries 10 --max_steps 5 --only bm25+rm3 dph+kl bert-base cobert --output trial
+    --scorer encoder --selector lexical --k 10 --max_queries 5 --max_length 128 --max_steps 3 \
+    --only bm25+rm3 dph+kl bert-base cobert --output trial
 ```
 
 docs/reproduction.md says what to bring, what to type and how long it takes.

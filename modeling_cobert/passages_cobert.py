@@ -34,6 +34,10 @@ class CutDocument:
         start, end = self.spans[passage]
         return (self.title.ids if self.title else []) + self.body.tokens(start, end)
 
+    def num_tokens(self, passage: int) -> int:
+        start, end = self.spans[passage]
+        return (len(self.title.ids) if self.title else 0) + self.body.starts[end] - self.body.starts[start]
+
     def text(self, passage: int) -> str:
         start, end = self.spans[passage]
         return " ".join((self.title.words if self.title else []) + self.body.words[start:end])

@@ -23,18 +23,27 @@ def lexical_scores(query: str, passages: Sequence[str], k1: float = 0.9, b: floa
 
     No stemming and no stop list: this is the selector that needs nothing, in any language that writes spaces.
     """
-    terms = set(_terms(query))
-    found = []
-    for passage in passages:
-        tokens = _terms(passage)
-        found.append((len(tokens), Counter(token for token in tokens if token in terms)))
+    return counted_scores(query, [count_terms(passage) for passage in passages], k1, b)
+
+
+def count_terms(text: str) -> tuple[int, Counter]:
+    """A text's number of terms, and how often each occurs."""
+    terms = _terms(text)
+    return len(terms), Counter(terms)
+
+
+def counted_scores(
+    query: str, passages: Sequence[tuple[int, Counter]], k1: float = 0.9, b: float = 0.4
+) -> list[float]:
+    """What [`lexical_scores`] gives, for passages whose terms were counted before, by [`count_terms`]."""
+    terms = sorted(set(_terms(query)))
+    found = [(length, {t: counts[t] for t in terms if t in counts}) for length, counts in passages]
     frequencies = Counter(term for _, counts in found for term in counts)
     mean_length = math.fsum(length for length, _ in found) / len(found) if found else 0.0
     idf = {t: math.log(1 + (len(found) - df + 0.5) / (df + 0.5)) for t, df in frequencies.items()}
     return [
         math.fsum(
-            idf[term] * count / (count + k1 * (1 - b + b * length / mean_length))
-            for term, count in sorted(counts.items())
+            idf[term] * count / (count + k1 * (1 - b + b * length / mean_length)) for term, count in counts.items()
         )
         for length, counts in found
     ]

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import datasets
 import ir_measures
 import pytest
 import tiny
@@ -18,6 +19,7 @@ from scipy.stats import ttest_rel
 from transformers import HfArgumentParser
 
 from data_scripts import reproduce_paper
+from modeling_cobert.data.arguments import CollectionArguments
 from modeling_cobert.data.demo import demo_collection
 from modeling_cobert.data.folds import Fold, make_folds, write_folds
 from modeling_cobert.data.groups import load_groups
@@ -332,16 +334,32 @@ def test_estimates_by_hand(opened, tmp_path):
         ),
         (["--freeze_encoder", "True"], "--freeze_encoder does not apply here"),
         (["--output_dir", "elsewhere"], "--output_dir does not apply here"),
-        (["--max_length", "16"], "demo: query '.*': the query has .* has room for"),
+        (["--max_length", "16"], r"expanded.tsv: query '4': the query has 13 tokens, .* has room for 12"),
         (["--scorer_layers", "3"], "the scorer wants the encoder's first 3 layers, but it has 2"),
         (["--calibrator", "somewhere"], "--calibrator_layers is for layers of the encoder"),
-        (["--batch_size", "2"], "group_size"),
+        (["--batch_size", "2"], "row calibrator: .* got size 0 and overlap 1; correct --batch_size"),
     ],
 )
 def test_refused_at_the_door(reproduce, tmp_path, more, message):
     with pytest.raises(ValueError, match=message):
         reproduce(tmp_path / "out", *more)
     assert not (tmp_path / "out").exists()
+
+
+def test_expanded_queries_are_the_users(opened, tmp_path):
+    """Without the file the row is not run, and says so; it is no error unless it was asked for."""
+    work = opened(tmp_path / "out", "--only", "dph+kl")
+    work.systems.expanded_queries = None
+    arguments = (work.args, work.systems, CollectionArguments("demo"), work.training_args)
+    tables = reproduce_paper.main(*arguments)
+    assert "filtered-google-questions" not in Reproduction(*arguments).rows
+    cells = {row[0].text: [cell.text for cell in row[1:]] for row in tables[0].cells()}
+    assert cells["FilteredGoogleQuestions"] == [NOT_RUN] * 3 + ["0.4130", "0.4860", "0.2390"]
+    assert "FilteredGoogleQuestions needs --expanded_queries" in tables[0].notes
+    assert [cell.text for cell in tables[2].cells()[0]] == ["all"] + [NOT_RUN] * 4  # nothing selected, no cost
+    work.args.only = ["filtered-google-questions"]
+    with pytest.raises(ValueError, match="--only filtered-google-questions: this row needs --expanded_queries"):
+        reproduce_paper.main(*arguments)
 
 
 def test_other_settings_are_refused(made, reproduce):
@@ -392,5 +410,7 @@ def test_groups_of_one_name_are_not_mixed_up(made, tmp_path):
     for name in ("n6-m2-o1", "n7-m1-o1"):
         folder = tmp_path / name / "groups"
         shutil.copytree(source / name, folder)
-        seen[name] = [len(row["prototype_ids"]) for row in load_groups(folder).dataset()]
-    assert set(seen["n6-m2-o1"]) == {2} and set(seen["n7-m1-o1"]) == {1}
+        plain = datasets.load_dataset(str(folder), cache_dir=str(tmp_path / "cache"))
+        plain = [row for split in plain.values() for row in split]
+        seen[name] = [{len(row["prototype_ids"]) for row in rows} for rows in (load_groups(folder).dataset(), plain)]
+    assert seen == {"n6-m2-o1": [{2}, {2}], "n7-m1-o1": [{1}, {1}]}

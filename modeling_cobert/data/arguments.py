@@ -53,7 +53,7 @@ class SelectionArguments:
         default=None,
         metadata={"help": "The most tokens of a batch, padding included; by default 16384, or 2048 on a CPU."},
     )
-    shard_queries: int = field(default=8, metadata={"help": "Queries that are worked on, and saved, together."})
+    shard_queries: int = field(default=4, metadata={"help": "Queries that are worked on, and saved, together."})
     threads: int | None = field(
         default=None,
         metadata={"help": "Threads of each process, for a model on a CPU; equal threads, equal bytes."},

@@ -3,6 +3,8 @@
 import json
 from collections.abc import Mapping
 
+from .steps import json_sha256
+
 
 def split_file(split: str) -> str:
     """The name of a split's file, as `datasets` and the Hub expect it."""
@@ -19,7 +21,11 @@ def dataset_card(settings: Mapping, counts: Mapping) -> str:
     )
     exact = json.dumps({key: value for key, value in settings.items() if key != "step"}, indent=1)
     # A path may hold anything: nothing in it may end the block of code.
-    return _CARD.format(files=files, facts=facts, exact=exact.replace("`", "\\u0060"), m=settings["num_prototypes"])
+    exact = exact.replace("`", "\\u0060")
+    # `datasets` caches a folder by its name and its configs' fields, not by its files: the fingerprint keeps it from
+    # taking one folder of groups for another.
+    fingerprint = json_sha256({**settings, "counts": counts})[:16]
+    return _CARD.format(files=files, fingerprint=fingerprint, facts=facts, exact=exact, m=settings["num_prototypes"])
 
 
 _CARD = """---
@@ -27,6 +33,7 @@ configs:
 - config_name: default
   data_files:
 {files}
+  description: made of {fingerprint}
 task_categories:
 - text-ranking
 tags:

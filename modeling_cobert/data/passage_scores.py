@@ -3,7 +3,9 @@
 import hashlib
 import math
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,14 @@ import torch
 from transformers import AutoTokenizer
 
 from ..passages_cobert import CutDocument, PairTokenizer, cut_documents
-from ..selection_cobert import BiEncoderSelector, CrossEncoderSelector, by_document, lexical_scores, load_selector
+from ..selection_cobert import (
+    BiEncoderSelector,
+    CrossEncoderSelector,
+    by_document,
+    count_terms,
+    counted_scores,
+    load_selector,
+)
 from .files import atomic_open
 
 Queries = Mapping[str, str]
@@ -20,6 +29,13 @@ Documents = Mapping[str, CutDocument]
 
 # Passages whose vectors are in memory together, and in one file.
 _VECTORS_A_FILE = 4096
+
+
+@dataclass(frozen=True)
+class CountedDocument(CutDocument):
+    """A document with the terms of each passage counted, once for all queries."""
+
+    counts: list[tuple[int, Counter]]
 
 
 class WordScorer:
@@ -37,15 +53,21 @@ class WordScorer:
         self.sha256 = None
 
     def cut(self, documents: Sequence[Mapping], *window) -> list[CutDocument]:
-        return self.pairs.cut(documents, *window) if self.pairs else cut_documents(documents, *window)
+        cut = self.pairs.cut(documents, *window) if self.pairs else cut_documents(documents, *window)
+        if self.kind != "lexical":
+            return cut
+        return [
+            CountedDocument(d.title, d.body, d.spans, [count_terms(d.text(i)) for i in range(len(d.spans))])
+            for d in cut
+        ]
 
     def score(self, queries: Queries, ranked: Ranked, documents: Documents, advance: Callable) -> Iterator:
         """Yields, for each query, one list a candidate with the scores of its passages."""
         for qid, query in queries.items():
             cut = [documents[doc_id] for doc_id in ranked[qid]]
             if self.kind == "lexical":
-                texts = [document.text(i) for document in cut for i in range(len(document.spans))]
-                yield by_document(lexical_scores(query, texts), cut)
+                counts = [passage for document in cut for passage in document.counts]
+                yield by_document(counted_scores(query, counts), cut)
             else:
                 yield [[float(-rank)] + [-math.inf] * (len(d.spans) - 1) for rank, d in enumerate(cut)]
             advance(sum(len(document.spans) for document in cut))
@@ -110,6 +132,7 @@ class BiEncoderScorer:
         self.batch_tokens = batch_tokens
         self.sha256 = model_sha256(selector)
         self.folder = Path(folder)
+        self._truncated: dict[int, np.ndarray] = {}
         # Files are made of the same documents in every run, so that a vector never depends on where a run was killed.
         self.files: list[list[str]] = [[]]
         self.places: dict[str, tuple[int, int, int, int]] = {}
@@ -166,7 +189,9 @@ class BiEncoderScorer:
     def truncated(self, query_tokens: int, doc_id: str, document: CutDocument) -> int:
         """How many of a document's passages did not fit."""
         number, position, _, _ = self.places[doc_id]
-        return int(np.load(self.path(number, "truncated"), mmap_mode="r", allow_pickle=False)[position])
+        if number not in self._truncated:
+            self._truncated[number] = np.load(self.path(number, "truncated"), allow_pickle=False)
+        return int(self._truncated[number][position])
 
     def clean_up(self) -> None:
         """Removes the vectors, which nothing needs once every query is done."""
@@ -209,4 +234,4 @@ def model_sha256(selector: CrossEncoderSelector | BiEncoderSelector) -> str:
 
 def _truncated_pairs(pairs: PairTokenizer, query_tokens: int, document: CutDocument) -> int:
     room = pairs.max_length - pairs.num_special - query_tokens
-    return sum(len(document.tokens(i)) > room for i in range(len(document.spans)))
+    return sum(document.num_tokens(i) > room for i in range(len(document.spans)))

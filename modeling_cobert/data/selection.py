@@ -16,6 +16,7 @@ from accelerate import PartialState
 from tqdm.auto import tqdm
 
 from ..grouping_cobert import best_first
+from ..passages_cobert import CutDocument
 from .candidates import Candidates, as_dict, find_candidates
 from .collections import Collection
 from .files import atomic_open
@@ -25,6 +26,8 @@ from .steps import SETTINGS, claim_folder, file_sha256, read_settings, write_set
 logger = logging.getLogger(__name__)
 
 STEP = "selection"
+# Words of documents that stay in memory from one shard to the next: some 200 MB.
+_KEPT_WORDS = 1_000_000
 SCHEMA = pa.schema(
     [
         ("qid", pa.string()),
@@ -56,7 +59,7 @@ class SelectionOptions:
         max_length (`int`, *optional*, defaults to 256): the most tokens of a query-passage pair.
         batch_tokens (`int`, *optional*): the most tokens of a batch, padding included; by default 16384, or 2048 on a
             CPU, where a batch should stay in the cache and the less padding the better.
-        shard_queries (`int`, *optional*, defaults to 8): queries that are worked on, and saved, together.
+        shard_queries (`int`, *optional*, defaults to 4): queries that are worked on, and saved, together.
         threads (`int`, *optional*): for a model on a CPU, the threads of each process, since the last bits of a sum
             depend on it; by default what the folder was begun with, or else what torch takes.
         tokenizer (`str`, *optional*): for a selector without one, whose tokens tell which passages get truncated.
@@ -71,7 +74,7 @@ class SelectionOptions:
     passage_title: bool = False
     max_length: int = 256
     batch_tokens: int | None = None
-    shard_queries: int = 8
+    shard_queries: int = 4
     threads: int | None = None
     tokenizer: str | None = None
     skip_missing: bool = False
@@ -170,6 +173,7 @@ class _Selection:
             state.device,
             options.tokenizer,
         )
+        self.cut: dict[str, CutDocument] = {}
         self.query_tokens = self._count_query_tokens()
         qids = list(self.candidates.queries)
         size = options.shard_queries
@@ -245,12 +249,23 @@ class _Selection:
                 scorer.embed(number, scorer.pairs.cut(documents, *self.options.window), bar.update)
         self.state.wait_for_everyone()
 
+    def _cut(self, doc_ids: set[str]) -> dict[str, CutDocument]:
+        """Documents, cut; some stay in memory from shard to shard, since queries have many in common."""
+        missing = [doc_id for doc_id in sorted(doc_ids) if doc_id not in self.cut]
+        found = self.collection.lookup(missing)
+        new = self.scorer.cut([as_dict(found[doc_id]) for doc_id in missing], *self.options.window)
+        self.cut.update(zip(missing, new, strict=True))
+        words = sum(len(document.body.words) for document in self.cut.values())
+        for doc_id in [doc_id for doc_id in self.cut if doc_id not in doc_ids]:
+            if words <= _KEPT_WORDS:
+                break
+            words -= len(self.cut.pop(doc_id).body.words)
+        return self.cut
+
     def _write_shard(self, number: int, advance) -> None:
         ranked = {qid: self.candidates.ranked[qid] for qid in self.shards[number]}
         queries = {qid: self.candidates.queries[qid] for qid in ranked}
-        found = self.collection.lookup(dict.fromkeys(doc_id for documents in ranked.values() for doc_id in documents))
-        cut = self.scorer.cut([as_dict(document) for document in found.values()], *self.options.window)
-        documents = dict(zip(found, cut, strict=True))
+        documents = self._cut({doc_id for scores in ranked.values() for doc_id in scores})
         ordered = {qid: list(scores) for qid, scores in ranked.items()}
         columns: dict[str, list] = {name: [] for name in SCHEMA.names}
         all_scores = self.scorer.score(queries, ordered, documents, advance)

@@ -42,7 +42,13 @@ class RankingArguments:
     skip_missing: bool = field(
         default=False, metadata={"help": "Go on without documents that the collection lacks, and count them."}
     )
-    batch_tokens: int = field(default=16384, metadata={"help": "The most tokens of a batch, padding included."})
+    batch_tokens: int | None = field(
+        default=None,
+        metadata={"help": "The most tokens of a batch, padding included; by default 16384, or 2048 on a CPU."},
+    )
+    threads: int | None = field(
+        default=None, metadata={"help": "Threads of each process on a CPU; equal threads, equal bytes."}
+    )
     dtype: str = field(
         default="float32",
         metadata={"help": "The numbers to compute in.", "choices": ["float32", "float16", "bfloat16"]},
@@ -79,7 +85,11 @@ class RankingArguments:
         )
 
     def load_ranker(self, device: torch.device | str = "cpu") -> Ranker:
-        """Loads the model."""
+        """Loads the model, and sets the number of threads."""
+        if self.threads is not None:
+            if self.threads < 1:
+                raise ValueError(f"threads must be at least 1, got {self.threads}")
+            torch.set_num_threads(self.threads)
         return Ranker.load(self.model, self.selector, self.batch_tokens, device, getattr(torch, self.dtype))
 
     def query_ids(self) -> list[str] | None:

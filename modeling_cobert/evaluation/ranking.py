@@ -17,7 +17,7 @@ from ..data.steps import json_sha256
 from ..grouping_cobert import best_first, merge_windows, overlapping_windows
 from ..modeling_cobert import CoBertForGroupwiseRanking
 from ..passages_cobert import PairTokenizer, map_rows
-from ..reranking_cobert import select_vectors
+from ..reranking_cobert import calibrate_list, score_windows, select_vectors
 from ..selection_cobert import BUILT_IN, load_selector
 from .parts import map_queries
 
@@ -91,7 +91,7 @@ class Ranker:
         model ([`CoBertForGroupwiseRanking`]): in evaluation mode.
         pairs ([`PairTokenizer`]): its tokenizer.
         selector (`str`): what chooses passages and prototypes, where the inputs have not chosen them.
-        batch_tokens (`int`, *optional*, defaults to 16384): the most tokens of a batch, padding included.
+        batch_tokens (`int`): the most tokens of a batch, padding included.
 
     Example:
 
@@ -105,19 +105,19 @@ class Ranker:
     model: CoBertForGroupwiseRanking
     pairs: PairTokenizer
     selector: str
-    batch_tokens: int = 16384
+    batch_tokens: int
 
     @classmethod
     def load(
         cls,
         name: str,
         selector: str | None = None,
-        batch_tokens: int = 16384,
+        batch_tokens: int | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> "Ranker":
         """Loads a folder or Hub id. Weights that the checkpoint lacks are an error: they would be random."""
-        if batch_tokens < 1:
+        if batch_tokens is not None and batch_tokens < 1:
             raise ValueError(f"batch_tokens must be at least 1, got {batch_tokens}")
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
         if config.model_type != "cobert":
@@ -129,8 +129,10 @@ class Ranker:
         return cls.wrap(model.to(device), selector, batch_tokens)
 
     @classmethod
-    def wrap(cls, model, selector: str | None = None, batch_tokens: int = 16384) -> "Ranker":
+    def wrap(cls, model, selector: str | None = None, batch_tokens: int | None = None) -> "Ranker":
         """Takes a model that is loaded already; it is put in evaluation mode."""
+        if batch_tokens is None:  # on a CPU a batch should stay in the cache, and the less padding the better
+            batch_tokens = 2048 if model.device.type == "cpu" else 16384
         pairs = PairTokenizer(model.find_tokenizer(), model.config.max_length)
         return cls(model.eval(), pairs, model.config.selector if selector is None else selector, batch_tokens)
 
@@ -166,37 +168,13 @@ class Ranker:
 
     @torch.inference_mode()
     def calibrate(self, vectors: Tensor, prototypes: Sequence[int]) -> tuple[Tensor, list[float]]:
-        """
-        All candidates of a query seen through its prototypes, each once, however many groups it is in.
-
-        Args:
-            vectors (`torch.Tensor` of shape `(documents, hidden)`): the candidates.
-            prototypes (`list[int]`): the prototypes' places among them.
-
-        Returns:
-            The vectors `(documents, hidden)` and the prototypes' weights. Without a calibrator or without prototypes
-            the vectors come back as they were.
-        """
-        if self.model.calibrator is None or not prototypes:
-            return vectors, []
-        chosen = vectors[torch.tensor(prototypes, device=vectors.device)].unsqueeze(0)  # (1, m, hidden)
-        at_once = max(1, self.batch_tokens // (2 * len(prototypes)))
-        parts = [self.model.calibrate(chosen, part.unsqueeze(0)) for part in vectors.split(at_once)]
-        return torch.cat([part[0] for part, _ in parts]), parts[0][1][0].float().tolist()
+        """All candidates of a query seen through its prototypes: see [`~reranking_cobert.calibrate_list`]."""
+        return calibrate_list(self.model, vectors, prototypes, self.batch_tokens)
 
     @torch.inference_mode()
     def score_windows(self, vectors: Tensor, windows: Sequence[tuple[int, int]]) -> list[list[float]]:
         """The scorer's logits: one list a window, one logit a document of it."""
-        longest = max(end - start for start, end in windows)
-        at_once = max(1, self.batch_tokens // longest)
-        scores: list[list[float]] = []
-        for first in range(0, len(windows), at_once):
-            batch = windows[first : first + at_once]
-            places = torch.tensor([[min(start + i, end - 1) for i in range(longest)] for start, end in batch])
-            mask = torch.tensor([[int(start + i < end) for i in range(longest)] for start, end in batch])
-            logits = self.model.score(vectors[places.to(vectors.device)], mask.to(vectors.device)).float().tolist()
-            scores += [row[: end - start] for row, (start, end) in zip(logits, batch, strict=True)]
-        return scores
+        return score_windows(self.model, vectors, windows, self.batch_tokens)
 
     def score_list(self, vectors: Tensor, windows: Sequence[tuple[int, int]]) -> list[float]:
         """One score a document: its windows' logits, merged as the model's config says."""
@@ -244,8 +222,8 @@ def rerank_queries(
     Re-ranks every query of the inputs; done before, or in part, it goes on.
 
     Each query is worked on by one process alone, in batches of its own, so that its scores do not depend on how many
-    processes there are, nor on what was done before a kill. (Another number of threads in a process may change the
-    last digits of a matrix product.) What is done lies in `output/.parts`, a file a query.
+    processes there are, nor on what was done before a kill, as long as they have equally many threads: another number
+    may change the last digit of a sum. What is done lies in `output/.parts`, a file a query.
 
     Args:
         ranker ([`Ranker`]): the model.

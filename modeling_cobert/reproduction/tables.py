@@ -76,6 +76,8 @@ def _notes(work: Reproduction, evaluations: Mapping[str, Evaluation]) -> list[st
     for name, evaluation in evaluations.items():
         if evaluation.missing:
             notes.append(f"{work.rows[name].label}: {len(evaluation.missing)} queries without results count as zero")
+    if work.systems.expanded_queries is None:
+        notes.append("FilteredGoogleQuestions needs --expanded_queries")
     if work.args.max_queries is not None:
         notes.append(f"a trial with {len(work.view.queries())} queries (--max_queries), not the paper's experiment")
     return notes

@@ -77,13 +77,19 @@ class Reproduction:
         values = (systems.study_batches, systems.study_prototypes, systems.study_overlaps)
         self.studied = study_groupings(*sizes, *values)
         self.effectiveness = effectiveness_rows(*sizes)
-        if systems.expanded_queries is None:
-            self.effectiveness = [row for row in self.effectiveness if not row.expanded]
-        rows = [*self.effectiveness, *study_rows(self.studied, self.paper_grouping)]
+        unable = {row.name for row in self.effectiveness if row.expanded and systems.expanded_queries is None}
+        if unable & set(args.only or ()):
+            raise ValueError(f"--only {unable.pop()}: this row needs --expanded_queries")
+        rows = [row for row in self.effectiveness if row.name not in unable]
+        rows += study_rows(self.studied, self.paper_grouping)
         self.rows: dict[str, Row] = {row.name: row for row in rows}
         for row in rows:
-            if row.grouping is not None:  # sizes that cannot be are said before any work
-                _group_options(row.grouping, self.skip_missing)
+            try:
+                if row.grouping is not None:
+                    _group_options(row.grouping, self.skip_missing)
+            except ValueError as error:
+                sizes = "--batch_size, --num_prototypes, --group_overlap and the --study_ options"
+                raise ValueError(f"row {row.name}: {error}; correct {sizes}") from None
         self.todo = chosen_rows(self.rows, args.only)
         self.base = collection_args.open()
         self.view: CollectionView = open_view(
