@@ -23,7 +23,7 @@ from modeling_cobert.evaluation.tables import Cell, Table, to_terminal
 from modeling_cobert.training.arguments import CoBertTrainingArguments, DataArguments, ModelArguments
 from modeling_cobert.training.cross_validation import train
 
-FOLD, MAX_LENGTH = 1, 72
+FOLD, MAX_LENGTH = 1, 64
 # (name in the table, folder, variant); the context parts learn on the pointwise model's frozen vectors.
 CONTEXT = [
     ("Co-BERT, calibrator only", "calibrator", "calibrator"),
@@ -73,16 +73,27 @@ def main(args: DemoArguments) -> Table:
     print("1. A collection: Python's language reference, 50 queries. First stage, passages, prototypes, groups:\n")
     # Shorter passages, lists and groups than the paper's, so that two cores need minutes.
     selection = SelectionOptions(
-        selector="lexical", k=24, passage_words=40, passage_overlap=15, max_length=MAX_LENGTH, tokenizer=encoder
+        selector="lexical",
+        k=24,
+        passage_words=30,
+        passage_overlap=10,
+        passage_title=True,
+        max_length=MAX_LENGTH,
+        tokenizer=encoder,
     )
     groups = GroupOptions(group_size=13, group_overlap=2)
     print(prepare(open_collection("demo"), str(output / "groups"), selection, groups, model="bm25"))
 
     print("\n2. A pointwise BERT (each pair alone), trained end to end:\n")
-    pointwise = train_variant(args, "pointwise", encoder, "neither", num_train_epochs=2, learning_rate=1e-4)
+    pointwise = train_variant(args, "pointwise", encoder, "neither", num_train_epochs=3, learning_rate=2e-4)
     print("\n3. Co-BERT's context parts, on that encoder's frozen vectors:\n")
     source = str(output / "pointwise" / f"fold-{FOLD}")
-    options = {"freeze_encoder": True, "num_train_epochs": 5, "learning_rate": 1e-4}
+    options = {
+        "freeze_encoder": True,
+        "vectors_dir": str(output / "vectors"),
+        "num_train_epochs": 5,
+        "learning_rate": 1e-4,
+    }
     trained = [(name, train_variant(args, folder, source, variant, **options)) for name, folder, variant in CONTEXT]
 
     rows = [("BM25 (first stage)", pointwise["first_stage"]), ("BERT, pointwise", pointwise["test"])]
