@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format clean
+.PHONY: help install demo test lint bench bench-retrieval bench-selection bench-training format clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
@@ -18,8 +18,9 @@ $(STAMP): setup.py constraints.txt
 
 install: $(STAMP)  ## make .venv with everything in it
 
-demo: $(STAMP)  ## build a small Co-BERT from real MiniLM weights and re-rank a few documents
-	$(BIN)/python data_scripts/demo.py
+# Waiting threads sleep: on a busy machine those that spin make it ten times slower.
+demo: $(STAMP)  ## the whole way on a CPU: retrieve, select, group, train, test, re-rank
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python data_scripts/demo.py
 
 # One thread per process: tiny models run several times faster without a thread pool, and xdist uses the cores.
 test: lint  ## lint, then every test, offline
@@ -28,6 +29,17 @@ test: lint  ## lint, then every test, offline
 lint: $(STAMP)  ## ruff
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+bench: bench-retrieval bench-selection bench-training  ## every benchmark, each a ratio in one run; takes an hour
+
+bench-retrieval: $(STAMP)  ## first stage against bm25s and PISA, 500,000 documents
+	$(BIN)/python benchmarks/retrieval.py --pisa-python $(BIN)/python
+
+bench-selection: $(STAMP)  ## passages a second against sentence-transformers; SELECTOR and COLLECTION to be given
+	$(BIN)/python benchmarks/selection.py --selector $(SELECTOR) --collection $(COLLECTION)
+
+bench-training: $(STAMP)  ## memory and time of a training step with the encoder in chunks
+	$(BIN)/python benchmarks/training_memory.py
 
 format: $(STAMP)  ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .

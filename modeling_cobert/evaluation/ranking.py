@@ -17,7 +17,7 @@ from ..data.steps import json_sha256
 from ..grouping_cobert import best_first, merge_windows, overlapping_windows
 from ..modeling_cobert import CoBertForGroupwiseRanking
 from ..passages_cobert import PairTokenizer, map_rows
-from ..reranking_cobert import select_vectors
+from ..reranking_cobert import calibrate_list, score_windows, select_vectors
 from ..selection_cobert import BUILT_IN, load_selector
 from .parts import map_queries
 
@@ -168,37 +168,13 @@ class Ranker:
 
     @torch.inference_mode()
     def calibrate(self, vectors: Tensor, prototypes: Sequence[int]) -> tuple[Tensor, list[float]]:
-        """
-        All candidates of a query seen through its prototypes, each once, however many groups it is in.
-
-        Args:
-            vectors (`torch.Tensor` of shape `(documents, hidden)`): the candidates.
-            prototypes (`list[int]`): the prototypes' places among them.
-
-        Returns:
-            The vectors `(documents, hidden)` and the prototypes' weights. Without a calibrator or without prototypes
-            the vectors come back as they were.
-        """
-        if self.model.calibrator is None or not prototypes:
-            return vectors, []
-        chosen = vectors[torch.tensor(prototypes, device=vectors.device)].unsqueeze(0)  # (1, m, hidden)
-        at_once = max(1, self.batch_tokens // (2 * len(prototypes)))
-        parts = [self.model.calibrate(chosen, part.unsqueeze(0)) for part in vectors.split(at_once)]
-        return torch.cat([part[0] for part, _ in parts]), parts[0][1][0].float().tolist()
+        """All candidates of a query seen through its prototypes: see [`~reranking_cobert.calibrate_list`]."""
+        return calibrate_list(self.model, vectors, prototypes, self.batch_tokens)
 
     @torch.inference_mode()
     def score_windows(self, vectors: Tensor, windows: Sequence[tuple[int, int]]) -> list[list[float]]:
         """The scorer's logits: one list a window, one logit a document of it."""
-        longest = max(end - start for start, end in windows)
-        at_once = max(1, self.batch_tokens // longest)
-        scores: list[list[float]] = []
-        for first in range(0, len(windows), at_once):
-            batch = windows[first : first + at_once]
-            places = torch.tensor([[min(start + i, end - 1) for i in range(longest)] for start, end in batch])
-            mask = torch.tensor([[int(start + i < end) for i in range(longest)] for start, end in batch])
-            logits = self.model.score(vectors[places.to(vectors.device)], mask.to(vectors.device)).float().tolist()
-            scores += [row[: end - start] for row, (start, end) in zip(logits, batch, strict=True)]
-        return scores
+        return score_windows(self.model, vectors, windows, self.batch_tokens)
 
     def score_list(self, vectors: Tensor, windows: Sequence[tuple[int, int]]) -> list[float]:
         """One score a document: its windows' logits, merged as the model's config says."""

