@@ -61,7 +61,7 @@ class ScoringArguments:
     )
     batch_tokens: int | None = field(
         default=None,
-        metadata={"help": "The most tokens of a batch, padding included; by default 16384, or 2048 on a CPU."},
+        metadata={"help": "The most tokens of a batch, padding included; by default 16384, or 1024 on a CPU."},
     )
     shard_queries: int = field(default=1, metadata={"help": "Queries that are worked on, and saved, together."})
 

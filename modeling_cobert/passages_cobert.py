@@ -220,6 +220,11 @@ def token_batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[in
         start += count
 
 
+def default_batch_tokens(device: torch.device | str) -> int:
+    """How many tokens a batch should have: on a CPU as many as stay in its cache, elsewhere 64 full rows."""
+    return 1024 if torch.device(device).type == "cpu" else 16384
+
+
 def map_rows(
     rows: Sequence[TokenRow],
     pairs: PairTokenizer,

@@ -9,7 +9,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from .grouping_cobert import best_first, merge_windows, overlapping_windows
-from .passages_cobert import CutDocument, PairTokenizer, map_rows
+from .passages_cobert import CutDocument, PairTokenizer, default_batch_tokens, map_rows
 from .selection_cobert import by_document, lexical_scores, load_selector
 
 
@@ -22,7 +22,7 @@ def rerank(
     tokenizer=None,
     selector: str | None = None,
     return_documents: bool = False,
-    batch_tokens: int = 16384,
+    batch_tokens: int | None = None,
     show_progress_bar: bool | None = None,
 ) -> list[dict]:
     """
@@ -36,7 +36,8 @@ def rerank(
         tokenizer (`PreTrainedTokenizerBase`, *optional*): by default the one beside the checkpoint.
         selector (`str`, *optional*): overrides the config's `selector`.
         return_documents (`bool`, *optional*, defaults to `False`): whether each result has the document's `text`.
-        batch_tokens (`int`, *optional*, defaults to 16384): the most tokens in a batch, padding included.
+        batch_tokens (`int`, *optional*): the most tokens in a batch, padding included; by default 1024 on a CPU, else
+            16384.
         show_progress_bar (`bool`, *optional*): by default a bar appears on a terminal after 3 seconds.
 
     Returns:
@@ -52,6 +53,7 @@ def rerank(
         return []
     pairs = PairTokenizer(tokenizer if tokenizer is not None else model.find_tokenizer(), model.config.max_length)
     selector = selector if selector is not None else model.config.selector
+    batch_tokens = default_batch_tokens(model.device) if batch_tokens is None else batch_tokens
     with _inference(model), _progress(show_progress_bar) as advance:
         vectors, relevance = select_vectors(model, pairs, query, documents, selector, batch_tokens, advance)
         scores = score_list(model, vectors, relevance, batch_tokens)

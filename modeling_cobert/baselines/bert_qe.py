@@ -25,7 +25,6 @@ from ..data.passage_scores import model_sha256
 from ..data.selection import (
     SelectedQuery,
     SelectionOptions,
-    default_batch_tokens,
     read_selected,
     select_passages,
     selected_queries,
@@ -33,6 +32,7 @@ from ..data.selection import (
 from ..data.steps import claim_folder, json_sha256, read_settings, write_settings
 from ..data.trec import read_run
 from ..grouping_cobert import best_first, overlapping_windows
+from ..passages_cobert import default_batch_tokens
 from ..selection_cobert import CrossEncoderSelector, load_selector
 
 STEP = "bert-qe"
@@ -75,7 +75,7 @@ class BertQeOptions:
         phase3_windows (`str`, *optional*, defaults to `"best"`): what a chunk is compared with, the passage that was
             best for the query (as in the authors' release) or `"all"` passages, of which the best for the chunk
             counts, at a price that grows with the length of the documents.
-        batch_tokens (`int`, *optional*): the most tokens of a batch, padding included; by default 16384, or 2048 on a
+        batch_tokens (`int`, *optional*): the most tokens of a batch, padding included; by default 16384, or 1024 on a
             CPU.
         shard_queries (`int`, *optional*, defaults to 1): queries that are worked on, and saved, together.
         skip_missing (`bool`, *optional*, defaults to `False`): whether what does not fit together is counted and left

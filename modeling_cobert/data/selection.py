@@ -16,7 +16,7 @@ from accelerate import PartialState
 from tqdm.auto import tqdm
 
 from ..grouping_cobert import best_first
-from ..passages_cobert import CutDocument
+from ..passages_cobert import CutDocument, default_batch_tokens
 from .candidates import Candidates, as_dict, find_candidates
 from .collections import Collection
 from .files import atomic_open
@@ -130,11 +130,6 @@ def select_passages(
             work.select()
     state.wait_for_everyone()
     return read_settings(output, STEP)
-
-
-def default_batch_tokens(device: torch.device | str) -> int:
-    """What is fast there: see EXPERIMENTS.md."""
-    return 1024 if torch.device(device).type == "cpu" else 16384
 
 
 @contextmanager

@@ -44,7 +44,7 @@ class RankingArguments:
     )
     batch_tokens: int | None = field(
         default=None,
-        metadata={"help": "The most tokens of a batch, padding included; by default 16384, or 2048 on a CPU."},
+        metadata={"help": "The most tokens of a batch, padding included; by default 16384, or 1024 on a CPU."},
     )
     threads: int | None = field(
         default=None, metadata={"help": "Threads of each process on a CPU; equal threads, equal bytes."}

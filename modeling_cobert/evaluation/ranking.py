@@ -16,7 +16,7 @@ from ..data.passage_scores import model_sha256
 from ..data.steps import json_sha256
 from ..grouping_cobert import best_first, merge_windows, overlapping_windows
 from ..modeling_cobert import CoBertForGroupwiseRanking
-from ..passages_cobert import PairTokenizer, map_rows
+from ..passages_cobert import PairTokenizer, default_batch_tokens, map_rows
 from ..reranking_cobert import calibrate_list, score_windows, select_vectors
 from ..selection_cobert import BUILT_IN, load_selector
 from .parts import map_queries
@@ -131,8 +131,8 @@ class Ranker:
     @classmethod
     def wrap(cls, model, selector: str | None = None, batch_tokens: int | None = None) -> "Ranker":
         """Takes a model that is loaded already; it is put in evaluation mode."""
-        if batch_tokens is None:  # on a CPU a batch should stay in the cache, and the less padding the better
-            batch_tokens = 2048 if model.device.type == "cpu" else 16384
+        if batch_tokens is None:
+            batch_tokens = default_batch_tokens(model.device)
         pairs = PairTokenizer(model.find_tokenizer(), model.config.max_length)
         return cls(model.eval(), pairs, model.config.selector if selector is None else selector, batch_tokens)
 

@@ -99,7 +99,7 @@ class SystemArguments:
     max_length: int = field(default=256, metadata={"help": "The most tokens of a query-passage pair."})
     batch_tokens: int | None = field(
         default=None,
-        metadata={"help": "Tokens of a batch without gradients; by default 16384, or 2048 on a CPU."},
+        metadata={"help": "Tokens of a batch without gradients; by default 16384, or 1024 on a CPU."},
     )
     batch_size: int = field(default=64, metadata={"help": "m + n, the sequences of a group."})
     num_prototypes: int = field(default=4, metadata={"help": "m, the feedback documents of each query."})

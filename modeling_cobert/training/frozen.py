@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 from ..data.collator import GroupCollator, document_layout
 from ..data.files import atomic_open
 from ..modeling_cobert import CoBertForGroupwiseRanking
-from ..passages_cobert import TokenRow, map_rows
+from ..passages_cobert import TokenRow, default_batch_tokens, map_rows
 
 logger = logging.getLogger(__name__)
 
@@ -113,12 +113,14 @@ class FrozenVectors:
         """Bytes of the file of vectors."""
         return len(self.pairs) * self.model.config.hidden_size * 4
 
-    def encode(self, batch_tokens: int = 16384, process: int = 0, processes: int = 1, wait: Callable = lambda: None):
+    def encode(
+        self, batch_tokens: int | None = None, process: int = 0, processes: int = 1, wait: Callable = lambda: None
+    ):
         """
         Encodes what is missing.
 
         Args:
-            batch_tokens (`int`, *optional*, defaults to 16384): the most tokens in a batch.
+            batch_tokens (`int`, *optional*): the most tokens in a batch; by default what is fast on the device.
             process, processes (`int`, *optional*): this process's share; every one of them must call this.
             wait (`Callable`, *optional*): returns when all processes have called it.
         """
@@ -130,6 +132,7 @@ class FrozenVectors:
             wait()
             vectors, flags = np.lib.format.open_memmap(partial, "r+"), np.lib.format.open_memmap(done, "r+")
             mine = [b for b in range(blocks) if not flags[b] and b % processes == process]
+            batch_tokens = batch_tokens or default_batch_tokens(self.model.device)
             self._encode_blocks(mine, vectors, flags, batch_tokens, show=process == 0)
             wait()
             if process == 0:
