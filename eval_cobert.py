@@ -25,15 +25,15 @@ from pathlib import Path
 
 from transformers import HfArgumentParser
 
-from modeling_cobert.data.steps import SETTINGS
-from modeling_cobert.data.trec import write_run
-from modeling_cobert.evaluation.arguments import RankingArguments
+from modeling_cobert.collections.trec import write_run
 from modeling_cobert.evaluation.measures import DEFAULT_MEASURES, parse_measures
-from modeling_cobert.evaluation.parts import process_state
-from modeling_cobert.evaluation.ranking import rerank_queries
 from modeling_cobert.evaluation.results import Results, evaluate_ranking, write_results
-from modeling_cobert.evaluation.seen import refuse_seen
 from modeling_cobert.evaluation.tables import to_terminal
+from modeling_cobert.ranking.arguments import RankingArguments
+from modeling_cobert.ranking.ranker import rerank_queries
+from modeling_cobert.ranking.seen import refuse_seen
+from modeling_cobert.steps.folders import SETTINGS
+from modeling_cobert.steps.shards import process_state
 
 FILES = ("run.trec", "measures.json", "per_query.json", "per_query.tsv")
 

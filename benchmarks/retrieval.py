@@ -73,10 +73,10 @@ def read_texts(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def run_cobert(folder: Path, k: int) -> tuple[Callable, Callable]:
-    from modeling_cobert.data.analysis import Analyzer
-    from modeling_cobert.data.collections import open_collection
-    from modeling_cobert.data.first_stage import FirstStage, rank_all
-    from modeling_cobert.data.index import build_index
+    from modeling_cobert.collections.collection import open_collection
+    from modeling_cobert.retrieval.analysis import Analyzer
+    from modeling_cobert.retrieval.first_stage import FirstStage, rank_all
+    from modeling_cobert.retrieval.index import build_index
 
     collection = open_collection(folder)
     stage = FirstStage("bm25", k1=K1, b=B)
@@ -126,7 +126,7 @@ def run_pisa(folder: Path, k: int) -> tuple[Callable, Callable]:
         topics = [{"qid": query_id, "query": text} for query_id, text in read_texts(folder / "queries.jsonl")]
         run: dict[str, dict[str, float]] = {}
         result = engine(pandas.DataFrame(topics))
-        for query_id, doc_id, score in zip(result.qid, result.docno, result.score, strict=True):
+        for query_id, doc_id, score in zip(result.query_id, result.docno, result.score, strict=True):
             run.setdefault(query_id, {})[doc_id] = float(score)
         return run
 

@@ -20,14 +20,14 @@ from itertools import islice
 import torch
 from transformers import HfArgumentParser
 
-from modeling_cobert.data.analysis import Analyzer
+from modeling_cobert.collections.collection import open_collection
 from modeling_cobert.data.candidates import as_dict
-from modeling_cobert.data.collections import open_collection
-from modeling_cobert.data.first_stage import FirstStage, rank_all
-from modeling_cobert.data.index import build_index
 from modeling_cobert.data.passage_scores import CrossEncoderScorer
 from modeling_cobert.data.selection import default_batch_tokens
 from modeling_cobert.passages_cobert import cut_documents
+from modeling_cobert.retrieval.analysis import Analyzer
+from modeling_cobert.retrieval.first_stage import FirstStage, rank_all
+from modeling_cobert.retrieval.index import build_index
 from modeling_cobert.selection_cobert import load_selector
 
 
@@ -66,15 +66,18 @@ def main(args: Arguments) -> float:
     collection = open_collection(args.collection)
     queries = dict(islice(collection.queries().items(), args.queries))
     index = build_index(collection.documents(), Analyzer("anserini"))
-    ranked = {qid: list(documents) for qid, documents in rank_all(FirstStage("bm25"), index, queries, args.k).items()}
+    ranked = {
+        query_id: list(documents)
+        for query_id, documents in rank_all(FirstStage("bm25"), index, queries, args.k).items()
+    }
     found = collection.lookup({doc_id for documents in ranked.values() for doc_id in documents})
     texts = {doc_id: as_dict(document) for doc_id, document in found.items()}
     window = (args.passage_words, args.passage_overlap)
     cut = dict(zip(texts, cut_documents(list(texts.values()), *window), strict=True))
     pairs = [
         (query, cut[doc_id].text(i))
-        for qid, query in queries.items()
-        for doc_id in ranked[qid]
+        for query_id, query in queries.items()
+        for doc_id in ranked[query_id]
         for i in range(len(cut[doc_id].spans))
     ]
 

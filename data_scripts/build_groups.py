@@ -14,7 +14,7 @@ from transformers import HfArgumentParser
 
 from modeling_cobert.data.arguments import CollectionArguments, GroupArguments
 from modeling_cobert.data.groups import build_groups
-from modeling_cobert.data.steps import read_settings
+from modeling_cobert.steps.folders import read_settings
 
 
 @dataclass

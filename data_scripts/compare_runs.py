@@ -18,9 +18,8 @@ from pathlib import Path
 
 from transformers import HfArgumentParser
 
-from modeling_cobert.data.collections import open_collection
-from modeling_cobert.data.files import atomic_open
-from modeling_cobert.data.trec import read_run
+from modeling_cobert.collections.collection import open_collection
+from modeling_cobert.collections.trec import read_run
 from modeling_cobert.evaluation.measures import (
     DEFAULT_MEASURES,
     evaluate_run,
@@ -32,6 +31,7 @@ from modeling_cobert.evaluation.measures import (
 from modeling_cobert.evaluation.report import comparison_sections, cutoff_means, write_report
 from modeling_cobert.evaluation.significance import CORRECTIONS, TESTS, compare_runs
 from modeling_cobert.evaluation.tables import RENDERERS, Table, changes_table, results_table
+from modeling_cobert.steps.files import atomic_open
 
 
 @dataclass

@@ -14,7 +14,7 @@ import transformers
 from transformers import HfArgumentParser
 
 from modeling_cobert import CoBertForGroupwiseRanking
-from modeling_cobert.data.collections import open_collection
+from modeling_cobert.collections.collection import open_collection
 from modeling_cobert.data.groups import GroupOptions
 from modeling_cobert.data.preparation import prepare
 from modeling_cobert.data.selection import SelectionOptions

@@ -15,18 +15,18 @@ from pathlib import Path
 
 from transformers import HfArgumentParser
 
-from modeling_cobert.evaluation.arguments import RankingArguments
-from modeling_cobert.evaluation.explanation import (
+from modeling_cobert.analysis.explanation import (
     Explanation,
     document_table,
     explain_query,
     explanation_section,
     prototype_table,
 )
-from modeling_cobert.evaluation.parts import process_state
 from modeling_cobert.evaluation.report import write_report
 from modeling_cobert.evaluation.results import write_json
 from modeling_cobert.evaluation.tables import to_terminal
+from modeling_cobert.ranking.arguments import RankingArguments
+from modeling_cobert.steps.shards import process_state
 
 
 @dataclass
@@ -45,13 +45,15 @@ def main(ranking_args: RankingArguments, args: ExplainArguments) -> list[Explana
     inputs = ranking_args.open_inputs()
     ranker = ranking_args.load_ranker(process_state(ranking_args.use_cpu).device)
     inputs.check(ranker)
-    explanations = [explain_query(ranker, inputs.encode(ranker, qid), args.attended) for qid in inputs.queries]
+    explanations = [
+        explain_query(ranker, inputs.encode(ranker, query_id), args.attended) for query_id in inputs.queries
+    ]
     output = Path(args.output)
     write_json(output / "explanation.json", [explanation.to_dict() for explanation in explanations])
     sections = [explanation_section(explanation, args.top) for explanation in explanations]
     write_report(output / "explanation.html", "Context, explained", sections, f"{ranking_args.model} on {inputs.name}")
     for explanation in explanations:
-        print(f"query {explanation.qid}: {explanation.query}\n")
+        print(f"query {explanation.query_id}: {explanation.query}\n")
         if explanation.prototypes:
             print(to_terminal(prototype_table(explanation)))
         print(to_terminal(document_table(explanation, args.top)))

@@ -16,8 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 from transformers import AutoConfig, HfArgumentParser
 
-from modeling_cobert.data.steps import read_settings
-from modeling_cobert.evaluation.flops import (
+from modeling_cobert.cost.macs import (
     MINILM,
     PAPER_SHAPE,
     TERA,
@@ -27,8 +26,9 @@ from modeling_cobert.evaluation.flops import (
     convention_costs,
     own_costs,
 )
-from modeling_cobert.evaluation.paper_flops import DOCUMENTS, PAPER, paper_costs, paper_remarks
+from modeling_cobert.cost.paper import DOCUMENTS, PAPER, paper_costs, paper_remarks
 from modeling_cobert.evaluation.tables import Table, to_terminal
+from modeling_cobert.steps.folders import read_settings
 
 
 @dataclass

@@ -12,22 +12,19 @@ Terrier's own BM25: `--model bm25 --analyzer terrier --k1 1.2 --b 0.75 --k3 8 --
 
 import logging
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from transformers import HfArgumentParser
 
-from modeling_cobert.data.analysis import ANALYZERS, STEMMERS, Analyzer
-from modeling_cobert.data.collections import Collection, open_collection, read_queries
-from modeling_cobert.data.first_stage import IDFS, MODELS, FirstStage, check_queries, rank_all
-from modeling_cobert.data.index import build_index
-from modeling_cobert.data.trec import write_run
+from modeling_cobert.collections.collection import Collection, open_collection, read_queries
+from modeling_cobert.collections.trec import write_run
+from modeling_cobert.retrieval.analysis import ANALYZERS, STEMMERS, Analyzer
+from modeling_cobert.retrieval.first_stage import IDFS, MODELS, FirstStage, check_queries, rank_all
+from modeling_cobert.retrieval.index import build_index
 
 logger = logging.getLogger("retrieve")
-
-ENGINES = ("numpy", "pisa")
 
 
 @dataclass
@@ -47,18 +44,6 @@ class RetrievalArguments:
     tag: str | None = field(default=None, metadata={"help": "Sixth column of the run; by default the model's name."})
     skip_missing: bool = field(
         default=False, metadata={"help": "Go on without queries that are empty or match nothing, and count them."}
-    )
-    engine: str = field(
-        default="numpy",
-        metadata={
-            "help": "numpy: in memory, exact. pisa: an index on disk, for large collections on Linux; PISA's own "
-            "tokeniser, Porter 2, Terrier's stop words and Robertson's idf.",
-            "choices": ENGINES,
-        },
-    )
-    pisa_index: str | None = field(
-        default=None,
-        metadata={"help": "Folder where PISA's index is kept and found again; by default temporary."},
     )
     evaluate: bool = field(
         default=False, metadata={"help": "Also measure the run against the collection's judgments."}
@@ -139,23 +124,6 @@ def run_numpy(args: RetrievalArguments, model_args: ModelArguments, stage: First
     return rank_all(stage, index, queries, args.k, args.skip_missing)
 
 
-def run_pisa(args: RetrievalArguments, model_args: ModelArguments, stage: FirstStage, collection: Collection) -> dict:
-    """Ranks with PISA, from an index on disk."""
-    from modeling_cobert.data.pisa_engine import PisaEngine
-
-    default = ModelArguments()
-    fixed = ("analyzer", "stemmer", "stopwords", "index_stopwords", "k3", "idf")
-    changed = [f"--{name}" for name in fixed if getattr(model_args, name) != getattr(default, name)]
-    if changed:
-        raise ValueError(f"{', '.join(changed)}: PISA has its own; leave out, or use --engine numpy")
-    queries = chosen_queries(args, collection)
-    with tempfile.TemporaryDirectory(prefix="pisa.", dir=Path(args.output).parent) as temporary:
-        engine = PisaEngine(args.pisa_index or Path(temporary) / "index", collection.name)
-        queries = check_queries(queries, engine.analyze, args.skip_missing)
-        engine.build(collection.documents())
-        return engine.rank_all(stage, queries, args.k, args.skip_missing)
-
-
 def main(args: RetrievalArguments, model_args: ModelArguments) -> dict[str, float]:
     """Writes the run; returns its measures, if they were asked for."""
     parameters = {f.name: getattr(model_args, f.name) for f in fields(FirstStage) if f.name != "model"}
@@ -167,8 +135,7 @@ def main(args: RetrievalArguments, model_args: ModelArguments) -> dict[str, floa
     Path(args.output).parent.mkdir(parents=True, exist_ok=True)
     collection = open_collection(args.collection, args.split, documents=args.documents, skip_missing=args.skip_missing)
     qrels = judgments(args, collection) if args.evaluate else {}
-    rank = run_numpy if args.engine == "numpy" else run_pisa
-    run = rank(args, model_args, stage, collection)
+    run = run_numpy(args, model_args, stage, collection)
     write_run(args.output, run, args.tag or args.model)
     print(f"{args.output}: {len(run)} queries, {sum(map(len, run.values()))} lines")
     measures = measure(run, qrels) if args.evaluate else {}

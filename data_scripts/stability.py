@@ -15,13 +15,13 @@ from pathlib import Path
 
 from transformers import HfArgumentParser
 
-from modeling_cobert.evaluation.arguments import RankingArguments
+from modeling_cobert.analysis.stability import StabilityOptions, stability, stability_table
 from modeling_cobert.evaluation.measures import DEFAULT_MEASURES
-from modeling_cobert.evaluation.parts import process_state
 from modeling_cobert.evaluation.results import write_json
-from modeling_cobert.evaluation.seen import refuse_seen
-from modeling_cobert.evaluation.stability import StabilityOptions, stability, stability_table
 from modeling_cobert.evaluation.tables import to_terminal
+from modeling_cobert.ranking.arguments import RankingArguments
+from modeling_cobert.ranking.seen import refuse_seen
+from modeling_cobert.steps.shards import process_state
 
 
 @dataclass

@@ -4,6 +4,8 @@ import os
 
 # Some virtual CPUs advertise AMX and cannot run it: a bf16 matmul would die with SIGILL.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+# On some CPUs the last bit of a product depends on where in memory its factors lie: here it must not.
+os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 

@@ -16,8 +16,8 @@ from transformers import HfArgumentParser
 
 import eval_cobert
 from data_scripts import explain_query, stability
-from modeling_cobert.data.trec import read_run
-from modeling_cobert.evaluation.arguments import RankingArguments
+from modeling_cobert.collections.trec import read_run
+from modeling_cobert.ranking.arguments import RankingArguments
 
 ROOT = Path(eval_cobert.__file__).parent
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
@@ -62,8 +62,8 @@ def evaluated(model, folder, tmp_path_factory):
 def qrels_of(folder) -> dict[str, dict[str, int]]:
     qrels: dict[str, dict[str, int]] = {}
     for line in (folder / "qrels" / "test.tsv").read_text().splitlines():
-        qid, doc_id, grade = line.split("\t")
-        qrels.setdefault(qid, {})[doc_id] = int(grade)
+        query_id, doc_id, grade = line.split("\t")
+        qrels.setdefault(query_id, {})[doc_id] = int(grade)
     return qrels
 
 
@@ -80,13 +80,13 @@ def test_measures_are_those_of_ir_measures(evaluated, folder, capsys):
         assert told[name] == pytest.approx({m: total / len(qrels) for m, total in sums.items()})
     assert told["queries"] == 7 and told["queries_without_results"] == [tiny_collection.UNFOUND]
     recall = [
-        sum(grade > 0 and doc_id in first.get(qid, {}) for doc_id, grade in grades.items())
+        sum(grade > 0 and doc_id in first.get(query_id, {}) for doc_id, grade in grades.items())
         / sum(grade > 0 for grade in grades.values())
-        for qid, grades in qrels.items()
+        for query_id, grades in qrels.items()
     ]
     assert told["recall_ceiling"] == {"R@1000": pytest.approx(sum(recall) / 7)}
-    tops = [(qid, doc_id) for qid, scores in run.items() for doc_id in list(scores)[:20]]
-    unjudged = sum(doc_id not in qrels[qid] for qid, doc_id in tops) / len(tops)
+    tops = [(query_id, doc_id) for query_id, scores in run.items() for doc_id in list(scores)[:20]]
+    unjudged = sum(doc_id not in qrels[query_id] for query_id, doc_id in tops) / len(tops)
     assert told["unjudged@20"]["reranked"] == pytest.approx(unjudged)
     table = "\n".join(results.table().notes)
     assert "recall ceiling: R@1000" in table and "1 queries without results count as zero" in table
@@ -98,7 +98,7 @@ def test_measures_are_those_of_ir_measures(evaluated, folder, capsys):
         "query", "P@20 first stage", "P@20", "nDCG@20 first stage", "nDCG@20", "AP@1000 first stage", "AP@1000"
     ]  # fmt: skip
     assert {line[0]: float(line[4]) for line in lines[1:]} == {
-        qid: values["reranked"]["nDCG@20"] for qid, values in per_query.items()
+        query_id: values["reranked"]["nDCG@20"] for query_id, values in per_query.items()
     }
 
 
@@ -129,8 +129,8 @@ def test_two_processes_write_the_same_bytes(model, folder, evaluated, tmp_path):
 KILLED = """
 import os, signal, sys
 import eval_cobert
-from modeling_cobert.evaluation import parts
-from modeling_cobert.evaluation.arguments import RankingArguments
+from modeling_cobert.steps import shards as parts
+from modeling_cobert.ranking.arguments import RankingArguments
 from transformers import HfArgumentParser
 
 replace, done = os.replace, []
@@ -214,7 +214,7 @@ def test_the_scripts_beside_it(model, folder, tmp_path, capsys):
     more = ["--queries", "q1", "q2"]
     explanations = run_script(options(model, folder, tmp_path / "why", *more), explain_query)
     told = json.loads((tmp_path / "why" / "explanation.json").read_text())
-    assert [e["qid"] for e in told] == ["q1", "q2"] == [e.qid for e in explanations]
+    assert [e["query_id"] for e in told] == ["q1", "q2"] == [e.query_id for e in explanations]
     assert "Query q2" in (tmp_path / "why" / "explanation.html").read_text()
     with pytest.raises(ValueError, match="name the queries to explain"):
         run_script(options(model, folder, tmp_path / "why"), explain_query)

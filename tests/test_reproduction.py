@@ -19,17 +19,17 @@ from scipy.stats import ttest_rel
 from transformers import HfArgumentParser
 
 from data_scripts import reproduce_paper
+from modeling_cobert.collections.demo import demo_collection
+from modeling_cobert.collections.folds import Fold, make_folds, write_folds
+from modeling_cobert.collections.trec import read_run
+from modeling_cobert.collections.view import expanded_view, open_view, queries_under_test
 from modeling_cobert.data.arguments import CollectionArguments
-from modeling_cobert.data.demo import demo_collection
-from modeling_cobert.data.folds import Fold, make_folds, write_folds
 from modeling_cobert.data.groups import load_groups
-from modeling_cobert.data.steps import SETTINGS
-from modeling_cobert.data.trec import read_run
 from modeling_cobert.reproduction import work as work_module
 from modeling_cobert.reproduction.estimate import Estimator
 from modeling_cobert.reproduction.tables import NOT_RUN
-from modeling_cobert.reproduction.view import expanded_view, open_view, queries_under_test
 from modeling_cobert.reproduction.work import Reproduction
+from modeling_cobert.steps.folders import SETTINGS
 from modeling_cobert.training.trainer import GroupTrainer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -62,8 +62,8 @@ def toy(tmp_path_factory):
         tiny.bert_checkpoint(folder / "encoder", layers=2, labels=2)
         tiny.bert_checkpoint(folder / "bert", layers=1)
     queries = list(demo.queries().items())[:QUERIES]
-    write_folds(folder / "folds.json", make_folds([qid for qid, _ in queries], "round-robin", num_folds=3))
-    (folder / "expanded.tsv").write_text("".join(f"{qid}\t{text} and how\n" for qid, text in queries))
+    write_folds(folder / "folds.json", make_folds([query_id for query_id, _ in queries], "round-robin", num_folds=3))
+    (folder / "expanded.tsv").write_text("".join(f"{query_id}\t{text} and how\n" for query_id, text in queries))
     return folder
 
 
@@ -221,7 +221,9 @@ def test_the_initial_ranking_is_what_is_re_ranked(made):
     first = read_run(output / "rows" / "dph+kl" / "run.trec")
     for name in ("cobert", "bert-qe", "bert-base-maxp", "filtered-google-questions"):
         run = read_run(output / "rows" / name / "run.trec")
-        assert {qid: set(scores) for qid, scores in run.items()} == {qid: set(s) for qid, s in first.items()}
+        assert {query_id: set(scores) for query_id, scores in run.items()} == {
+            query_id: set(s) for query_id, s in first.items()
+        }
     texts = {row["query"] for row in load_groups(output / "shared" / "windows-expanded" / "train").dataset()}
     assert texts and all(text.endswith(" and how") for text in texts)
 
@@ -382,7 +384,7 @@ def test_a_collection_with_splits_of_its_own(toy, reproduce, tmp_path):
         (folder / "qrels" / f"{split}.tsv").write_text(text)
     tables = reproduce(tmp_path / "out", "--only", "bert-qe", "dph+kl", collection=folder, folds=None)
     run = read_run(tmp_path / "out" / "rows" / "bert-qe" / "run.trec")
-    assert set(run) == {qid for qid, _ in queries[2::3]}
+    assert set(run) == {query_id for query_id, _ in queries[2::3]}
     filled = [row[0].text for row in tables[0].cells() if row[1].text != NOT_RUN]
     assert filled == ["DPH+KL", "BERT-Base (MS Marco)", "BERT-QE-BBB"]  # the second since the third needs it
 
@@ -396,7 +398,7 @@ def test_the_view(toy, tmp_path):
     assert [len(fold.test) for fold in small.folds()] == [1] * 5 and isinstance(small.folds()[0], Fold)
     assert list(small.qrels()) == list(small.queries()) == list(demo.queries())[:5]
     expanded = expanded_view(small, toy / "expanded.tsv")
-    assert all(expanded.queries()[qid] == f"{text} and how" for qid, text in small.queries().items())
+    assert all(expanded.queries()[query_id] == f"{text} and how" for query_id, text in small.queries().items())
     assert expanded.folds() == small.folds() and expanded.qrels() == small.qrels()
     (tmp_path / "short.tsv").write_text("1\tone\n")
     with pytest.raises(ValueError, match=r"short.tsv: 4 of 5 queries have no expanded text, such as '2'"):

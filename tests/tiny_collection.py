@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tiny
 
-from modeling_cobert.data.collections import open_collection
+from modeling_cobert.collections.collection import open_collection
 from modeling_cobert.data.groups import GroupOptions, build_groups
 from modeling_cobert.data.selection import SelectionOptions, select_passages
 
@@ -30,13 +30,15 @@ def make(folder: Path, seed: int = 0) -> Path:
         for i in range(DOCUMENTS)
     }
     queries = {**QUERIES, UNFOUND: "green sky"}
-    _jsonl(folder / "queries.jsonl", [{"_id": qid, "text": text} for qid, text in queries.items()])
+    _jsonl(folder / "queries.jsonl", [{"_id": query_id, "text": text} for query_id, text in queries.items()])
     _jsonl(folder / "corpus.jsonl", [{"_id": doc_id, **document} for doc_id, document in corpus.items()])
     lines, judged = [], []
-    for number, qid in enumerate(QUERIES):
+    for number, query_id in enumerate(QUERIES):
         found = choose.sample(list(corpus), 17 + number)
-        lines += [f"{qid} Q0 {d} {rank} {100 - rank} words\n" for rank, d in enumerate(found, start=1)]
-        judged += [f"{qid}\t{d}\t{choose.randint(0, 2)}\n" for d in [*found[::2], *choose.sample(list(corpus), 2)]]
+        lines += [f"{query_id} Q0 {d} {rank} {100 - rank} words\n" for rank, d in enumerate(found, start=1)]
+        judged += [
+            f"{query_id}\t{d}\t{choose.randint(0, 2)}\n" for d in [*found[::2], *choose.sample(list(corpus), 2)]
+        ]
     judged.append(f"{UNFOUND}\td3\t1\n")
     (folder / "run.trec").write_text("".join(lines))
     (folder / "qrels" / "test.tsv").write_text("".join(dict.fromkeys(_first_grades(judged))))

@@ -18,9 +18,9 @@ import torch
 from accelerate import PartialState
 from tqdm.auto import tqdm
 
+from ..collections.collection import Collection
+from ..collections.trec import read_run
 from ..data.candidates import as_dict
-from ..data.collections import Collection
-from ..data.files import atomic_open
 from ..data.passage_scores import model_sha256
 from ..data.selection import (
     SelectedQuery,
@@ -29,18 +29,18 @@ from ..data.selection import (
     select_passages,
     selected_queries,
 )
-from ..data.steps import claim_folder, json_sha256, read_settings, write_settings
-from ..data.trec import read_run
 from ..grouping_cobert import best_first, overlapping_windows
 from ..passages_cobert import default_batch_tokens
 from ..selection_cobert import CrossEncoderSelector, load_selector
+from ..steps.files import atomic_open
+from ..steps.folders import claim_folder, json_sha256, read_settings, write_settings
 
 STEP = "bert-qe"
 CHUNKS_FROM = ("document", "passage")
 PHASE3_WINDOWS = ("best", "all")
 SCHEMA = pa.schema(
     [
-        ("qid", pa.string()),
+        ("query_id", pa.string()),
         ("doc_ids", pa.list_(pa.string())),  # in first-stage order
         ("first_stage_scores", pa.list_(pa.float64())),
         ("scores", pa.list_(pa.float64())),  # rel(q, d), of the best passage
@@ -134,7 +134,7 @@ class BertQeOptions:
 class ScoredQuery:
     """One query's scores in all three phases: logits, in columns named as in [`SCHEMA`]."""
 
-    qid: str
+    query_id: str
     doc_ids: list[str]
     first_stage_scores: list[float]
     scores: list[float]
@@ -332,7 +332,7 @@ class _Expansion:
         votes = chunk_votes(self.phase3, [text for _, text, _ in chunks], tokens, self.options, advance)
         advance(self.options.feedback_chunks - len(chunks))
         return ScoredQuery(
-            qid=query.qid,
+            query_id=query.query_id,
             doc_ids=query.doc_ids,
             first_stage_scores=query.first_stage_scores,
             scores=query.scores,
@@ -361,12 +361,12 @@ def _load_encoders(options: BertQeOptions, device) -> tuple[CrossEncoderSelector
 
 def _check_queries(encoder: CrossEncoderSelector, queries: Mapping[str, str], ranked: set[str]) -> None:
     """Says before hours of work that a query is too long; phase 1 looks at its own tokens."""
-    for qid, query in queries.items():
-        if qid in ranked:
+    for query_id, query in queries.items():
+        if query_id in ranked:
             try:
                 encoder.pairs.query(query)
             except ValueError as error:
-                raise ValueError(f"query {qid!r}: {error}") from None
+                raise ValueError(f"query {query_id!r}: {error}") from None
 
 
 def _batch_tokens(encoder: CrossEncoderSelector, options: BertQeOptions) -> int:

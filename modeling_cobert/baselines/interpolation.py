@@ -11,14 +11,14 @@ from pathlib import Path
 
 from accelerate import PartialState
 
+from ..collections.collection import Collection
+from ..collections.folds import Fold
+from ..collections.splits import plan_splits
+from ..collections.trec import read_run, write_run
 from ..data.candidates import check_judgments
-from ..data.collections import Collection
-from ..data.files import atomic_open
-from ..data.folds import Fold
-from ..data.splits import plan_splits
-from ..data.steps import claim_folder, json_sha256, write_settings
-from ..data.trec import read_run, write_run
 from ..evaluation.measures import DEFAULT_MEASURES, evaluate_run, parse_measures
+from ..steps.files import atomic_open
+from ..steps.folders import claim_folder, json_sha256, write_settings
 from .bert_qe import BertQeOptions, ScoredQuery, read_scored, score_expansions
 
 logger = logging.getLogger(__name__)
@@ -95,7 +95,9 @@ def best_alpha(values: Mapping[float, Mapping[str, float]], queries: Ids[str]) -
     Returns:
         `tuple[float, dict[float, float]]`: the share, and the mean of every share.
     """
-    means = {alpha: math.fsum(values[alpha][qid] for qid in queries) / len(queries) for alpha in sorted(values)}
+    means = {
+        alpha: math.fsum(values[alpha][query_id] for query_id in queries) / len(queries) for alpha in sorted(values)
+    }
     return max(means, key=lambda alpha: (means[alpha], -alpha)), means
 
 
@@ -139,7 +141,7 @@ def run_bert_qe(
         "sha256": {
             "scores": json_sha256([{k: v for k, v in one.items() if k != "counts"} for one in done]),
             "folds": json_sha256([asdict(fold) for fold in folds]),
-            "qrels": json_sha256([[qid, sorted(grades.items())] for qid, grades in qrels.items()]),
+            "qrels": json_sha256([[query_id, sorted(grades.items())] for query_id, grades in qrels.items()]),
         },
     }
     with state.main_process_first():
@@ -174,7 +176,7 @@ class _Part:
         self.name, self.lookup = collection.name, collection.lookup
 
     def queries(self) -> dict[str, str]:
-        return {qid: text for qid, text in self._collection.queries().items() if qid in self._queries}
+        return {query_id: text for query_id, text in self._collection.queries().items() if query_id in self._queries}
 
 
 def _jobs(collection, run, output: Path, options: BertQeOptions, folds: Sequence[Fold]) -> list[tuple]:
@@ -188,7 +190,9 @@ def _jobs(collection, run, output: Path, options: BertQeOptions, folds: Sequence
         queries = {*fold.validation, *fold.test}
         folder = output / f"fold-{number}"
         # Queries that the collection lacks stay in, so that they are found and counted like everywhere.
-        part = {qid: scores for qid, scores in ranked.items() if qid in queries or qid not in known}
+        part = {
+            query_id: scores for query_id, scores in ranked.items() if query_id in queries or query_id not in known
+        }
         if not part:
             raise ValueError(f"{run}: not one validation or test query of fold {number} is in it")
         with PartialState().main_process_first():
@@ -203,30 +207,32 @@ def _weigh(
     qrels: Mapping[str, Mapping[str, int]], folder: Path, parts: Sequence[tuple[Path, list]], tuning: TuningOptions
 ) -> dict:
     """Tunes, mixes, tests and writes."""
-    qrels = {qid: grades for qid, grades in qrels.items() if grades}
+    qrels = {query_id: grades for query_id, grades in qrels.items() if grades}
     alphas, validation = {}, {}
     runs: dict[str, dict[str, dict[str, float]]] = {"first_stage": {}, "phase1": {}, "bert_qe": {}}
     for scores, folds in parts:
         chosen, means = choose_alphas(scores, folds, qrels, tuning)
         alphas, validation = alphas | chosen, validation | means
-        alpha_of = {qid: chosen[number] for number, fold in folds for qid in fold.test}
+        alpha_of = {query_id: chosen[number] for number, fold in folds for query_id in fold.test}
         for query in read_scored(scores):
-            if query.qid in alpha_of:
-                runs["first_stage"][query.qid] = dict(zip(query.doc_ids, query.first_stage_scores, strict=True))
-                runs["phase1"][query.qid] = dict(zip(query.doc_ids, query.scores, strict=True))
-                runs["bert_qe"][query.qid] = interpolate(query, alpha_of[query.qid], tuning.relevance)
-    tested = {qid for _, folds in parts for _, fold in folds for qid in fold.test}
-    judged = {qid: grades for qid, grades in qrels.items() if qid in tested}
+            if query.query_id in alpha_of:
+                runs["first_stage"][query.query_id] = dict(zip(query.doc_ids, query.first_stage_scores, strict=True))
+                runs["phase1"][query.query_id] = dict(zip(query.doc_ids, query.scores, strict=True))
+                runs["bert_qe"][query.query_id] = interpolate(query, alpha_of[query.query_id], tuning.relevance)
+    tested = {query_id for _, folds in parts for _, fold in folds for query_id in fold.test}
+    judged = {query_id: grades for query_id, grades in qrels.items() if query_id in tested}
     if not judged:
         raise ValueError(f"not one of {len(tested)} test queries is judged")
     results = {
         "queries": len(judged),
-        "queries_without_results": sum(qid not in runs["bert_qe"] for qid in judged),
-        "queries_unjudged": sum(qid not in judged for qid in runs["bert_qe"]),
+        "queries_without_results": sum(query_id not in runs["bert_qe"] for query_id in judged),
+        "queries_unjudged": sum(query_id not in judged for query_id in runs["bert_qe"]),
         "alphas": alphas,
         "validation": validation,
         "measures": {
-            name: evaluate_run(judged, {qid: one[qid] for qid in one if qid in judged}, DEFAULT_MEASURES).means
+            name: evaluate_run(
+                judged, {query_id: one[query_id] for query_id in one if query_id in judged}, DEFAULT_MEASURES
+            ).means
             for name, one in runs.items()
         },
     }
@@ -244,14 +250,16 @@ def choose_alphas(
     """By the number of each fold: the share that is best for its validation queries, and the mean of every share."""
     if tuning.alpha is not None:
         return {number: tuning.alpha for number, _ in folds}, {}
-    judged = {number: [qid for qid in fold.validation if qid in qrels] for number, fold in folds}
+    judged = {number: [query_id for query_id in fold.validation if query_id in qrels] for number, fold in folds}
     for number, fold in folds:
         if not judged[number]:
             raise ValueError(f"fold {number}: none of its {len(fold.validation)} validation queries is judged")
-    wanted = {qid: qrels[qid] for queries in judged.values() for qid in queries}
+    wanted = {query_id: qrels[query_id] for queries in judged.values() for query_id in queries}
     values = {}
     for alpha in ALPHAS:  # one share's run is in memory at a time
-        mixed = {q.qid: interpolate(q, alpha, tuning.relevance) for q in read_scored(scores) if q.qid in wanted}
+        mixed = {
+            q.query_id: interpolate(q, alpha, tuning.relevance) for q in read_scored(scores) if q.query_id in wanted
+        }
         (values[alpha],) = evaluate_run(wanted, mixed, [tuning.measure]).per_query.values()
     best = {number: best_alpha(values, queries) for number, queries in judged.items()}
     return {number: alpha for number, (alpha, _) in best.items()}, {

@@ -15,14 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm.auto import tqdm
 
+from ..collections.collection import Collection
 from ..data.candidates import Candidates, as_dict, find_candidates
-from ..data.collections import Collection
-from ..data.files import atomic_open
 from ..data.groups import GroupOptions, build_groups
 from ..data.selection import SCHEMA
 from ..data.selection import STEP as SELECTION
-from ..data.steps import claim_folder, file_sha256, json_sha256, write_settings
 from ..passages_cobert import cut_documents
+from ..steps.files import atomic_open
+from ..steps.folders import claim_folder, file_sha256, json_sha256, write_settings
 
 WINDOWS = ("train", "all")
 NEGATIVE_WINDOWS = ("sampled", "first")
@@ -71,14 +71,14 @@ class WindowOptions:
         return self.passage_words, self.passage_overlap, self.passage_title
 
 
-def training_windows(qid: str, doc_id: str, count: int, grade: int, options: WindowOptions) -> Sequence[int]:
+def training_windows(query_id: str, doc_id: str, count: int, grade: int, options: WindowOptions) -> Sequence[int]:
     """Which of a document's `count` windows train for a query; the same ones wherever and whenever it is asked."""
     if grade > 0:
         return range(min(count, options.positive_windows))
     if options.negative_windows == "first":
         return [0]
     # Only random() itself is promised to give the same sequence in every Python version.
-    return [int(random.Random(f"{options.window_seed} {qid} {doc_id}").random() * count)]
+    return [int(random.Random(f"{options.window_seed} {query_id} {doc_id}").random() * count)]
 
 
 def build_maxp(
@@ -157,24 +157,24 @@ def write_windows(
         "sha256": {
             "run": run_sha256,
             **candidates.sha256,
-            "judged": json_sha256([[qid, list(grades.items())] for qid, grades in qrels.items()]),
+            "judged": json_sha256([[query_id, list(grades.items())] for query_id, grades in qrels.items()]),
         },
     }
     done = claim_folder(output, settings)
     if done is not None:
         return done
-    qids, size = list(candidates.queries), options.shard_queries
-    shards = [qids[start : start + size] for start in range(0, len(qids), size)]
+    query_ids, size = list(candidates.queries), options.shard_queries
+    shards = [query_ids[start : start + size] for start in range(0, len(query_ids), size)]
     for number, shard in enumerate(tqdm(shards, desc=f"Cutting ({kind})", unit=" shards", disable=not progress)):
         path = output / "shards" / f"{number:05d}.parquet"
         if not path.exists():
-            rows = [row for qid in shard for row in _rows(collection, candidates, qid, kind, qrels, options)]
+            rows = [row for query_id in shard for row in _rows(collection, candidates, query_id, kind, qrels, options)]
             with atomic_open(path, "wb") as file:
                 pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), file, compression="zstd")
     pairs = sum(pq.read_metadata(output / "shards" / f"{n:05d}.parquet").num_rows for n in range(len(shards)))
     counts = {
         "shards": len(shards),
-        "queries": len(qids),
+        "queries": len(query_ids),
         "documents": len(candidates.windows),
         "passages": sum(candidates.windows.values()),
         "pairs": pairs,
@@ -186,21 +186,21 @@ def write_windows(
 
 
 def _rows(
-    collection: Collection, candidates: Candidates, qid: str, kind: str, qrels: Mapping, options: WindowOptions
+    collection: Collection, candidates: Candidates, query_id: str, kind: str, qrels: Mapping, options: WindowOptions
 ) -> Iterator[dict]:
     """The windows of one query's candidates, documents in first-stage order, windows in text order."""
-    ranked, grades = candidates.ranked[qid], qrels.get(qid, {})
+    ranked, grades = candidates.ranked[query_id], qrels.get(query_id, {})
     found = collection.lookup(ranked)
     cut = cut_documents([as_dict(found[doc_id]) for doc_id in ranked], *options.window)
     for rank, (doc_id, document) in enumerate(zip(ranked, cut, strict=True), start=1):
         count = len(document.spans)
         kept = range(count)
         if kind == "train":
-            kept = training_windows(qid, doc_id, count, grades.get(doc_id, 0), options)
+            kept = training_windows(query_id, doc_id, count, grades.get(doc_id, 0), options)
         for window in kept:
             yield {
-                "qid": qid,
-                "query": candidates.queries[qid],
+                "query_id": query_id,
+                "query": candidates.queries[query_id],
                 "doc_id": doc_id,
                 "rank": rank,
                 "first_stage_score": ranked[doc_id],

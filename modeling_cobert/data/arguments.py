@@ -2,8 +2,8 @@
 
 from dataclasses import asdict, dataclass, field
 
-from .collections import Collection, open_collection
-from .first_stage import MODELS
+from ..collections.collection import Collection, open_collection
+from ..retrieval.first_stage import MODELS
 from .groups import PROTOTYPES, GroupOptions
 from .selection import SelectionOptions
 

@@ -10,9 +10,9 @@ from itertools import islice
 
 from tqdm.auto import tqdm
 
+from ..collections.collection import Collection, Document
+from ..collections.trec import read_run, trec_columns
 from ..passages_cobert import cut_documents
-from .collections import Collection, Document
-from .trec import read_run, trec_columns
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ def find_candidates(
     tag = next(columns[5] for _, columns in trec_columns(run, 6, "query Q0 document rank score tag"))
     problems = _Problems(skip_missing)
     queries = _check_queries(collection.queries(), scored, f"{run}", problems)
-    ranked = {qid: dict(islice(scored[qid].items(), k)) for qid in queries}
+    ranked = {query_id: dict(islice(scored[query_id].items(), k)) for query_id in queries}
     del scored
     named = sorted({doc_id for documents in ranked.values() for doc_id in documents})
     windows, digest = {}, hashlib.sha256()
@@ -92,7 +92,7 @@ def find_candidates(
                 digest.update(json.dumps(document).encode())
             bar.update(min(_LOOKUP, bar.total - bar.n))
     _check_documents(ranked, windows, f"{run}", problems)
-    queries = {qid: text for qid, text in queries.items() if qid in ranked}
+    queries = {query_id: text for query_id, text in queries.items() if query_id in ranked}
     if not queries:
         raise ValueError(f"{run}: no query is left to work on")
     fingerprints = {
@@ -106,7 +106,7 @@ def check_judgments(
     qrels: Mapping[str, Mapping[str, int]], queries: Mapping[str, str], skip_missing: bool, source: str
 ) -> int:
     """The number of judged queries that the collection lacks; an error by default, and always where all are so."""
-    unknown = [qid for qid in qrels if qid not in queries]
+    unknown = [query_id for query_id in qrels if query_id not in queries]
     if len(unknown) == len(qrels):
         raise ValueError(f"{source}: not one judged query is a query of the collection: these are other judgments")
     problems = _Problems(skip_missing)
@@ -123,35 +123,37 @@ def as_dict(document: Document) -> dict[str, str]:
 def _check_queries(
     queries: Mapping[str, str], run: Mapping[str, Mapping], source: str, problems: _Problems
 ) -> dict[str, str]:
-    unknown = [qid for qid in run if qid not in queries]
+    unknown = [query_id for query_id in run if query_id not in queries]
     message = f"{source}: {len(unknown)} of its {len(run)} queries are not in the collection{_such_as(unknown)}"
     problems.found("run_queries_unknown", len(unknown), message)
-    empty = [qid for qid, text in queries.items() if not text.strip()]
+    empty = [query_id for query_id, text in queries.items() if not text.strip()]
     problems.found("queries_empty", len(empty), f"{len(empty)} queries of the collection are empty{_such_as(empty)}")
-    rest = {qid: text for qid, text in queries.items() if text.strip()}
-    without = [qid for qid in rest if not run.get(qid)]
+    rest = {query_id: text for query_id, text in queries.items() if text.strip()}
+    without = [query_id for query_id in rest if not run.get(query_id)]
     message = f"{source}: {len(without)} of the {len(queries)} queries have no documents{_such_as(without)}"
     problems.found("queries_without_documents", len(without), message)
-    return {qid: text for qid, text in rest.items() if run.get(qid)}
+    return {query_id: text for query_id, text in rest.items() if run.get(query_id)}
 
 
 def _check_documents(
     ranked: dict[str, dict[str, float]], windows: Mapping[str, int], source: str, problems: _Problems
 ) -> None:
     """Takes what the collection lacks out of `ranked`."""
-    missing = [(doc_id, qid) for qid, documents in ranked.items() for doc_id in documents if doc_id not in windows]
+    missing = [
+        (doc_id, query_id) for query_id, documents in ranked.items() for doc_id in documents if doc_id not in windows
+    ]
     distinct = list(dict.fromkeys(doc_id for doc_id, _ in missing))
     message = (
         f"{source}: {len(distinct)} documents ({len(missing)} lines) are not in the collection{_such_as(distinct)}"
     )
     problems.found("documents_missing", len(missing), message)
-    for doc_id, qid in missing:
-        del ranked[qid][doc_id]
-    without = [qid for qid, documents in ranked.items() if not documents]
+    for doc_id, query_id in missing:
+        del ranked[query_id][doc_id]
+    without = [query_id for query_id, documents in ranked.items() if not documents]
     message = f"{source}: {len(without)} queries have no document that is in the collection{_such_as(without)}"
     problems.found("queries_without_documents", len(without), message)
-    for qid in without:
-        del ranked[qid]
+    for query_id in without:
+        del ranked[query_id]
 
 
 def _in_pieces(collection: Collection, doc_ids: Sequence[str]) -> Iterator[list[Document]]:

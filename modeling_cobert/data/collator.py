@@ -57,7 +57,7 @@ class GroupCollator:
         padded = self.pairs.pad(laid)
         batch = {name: values.view(len(rows), documents, -1) for name, values in padded.items()}
         batch |= {"document_mask": mask, "labels": labels}
-        return batch | ({"query_ids": [row["qid"] for row in rows]} if self.with_query_ids else {})
+        return batch | ({"query_ids": [row["query_id"] for row in rows]} if self.with_query_ids else {})
 
     def pair_rows(self, row: Mapping, passages: Sequence[str]) -> list[TokenRow]:
         """Some passages of a row, each paired with its query."""
@@ -65,7 +65,7 @@ class GroupCollator:
             query_ids = self.pairs.query(row["query"])
             return [self.pairs.pair(query_ids, passage.ids) for passage in self.pairs.tokenize(passages)]
         except (TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"query {row['qid']!r}, group {row.get('group')}: {error}") from error
+            raise ValueError(f"query {row['query_id']!r}, group {row.get('group')}: {error}") from error
 
 
 _NOTHING = TokenRow([], 0)
@@ -83,7 +83,7 @@ def document_layout(rows: Sequence[Mapping], num_prototypes: int) -> tuple[Tenso
     counts = [len(row["candidate_grades"]) for row in rows]
     for row, count in zip(rows, counts, strict=True):
         if count == 0:
-            raise ValueError(f"query {row['qid']!r}, group {row.get('group')}: a group without candidates")
+            raise ValueError(f"query {row['query_id']!r}, group {row.get('group')}: a group without candidates")
     mask = torch.zeros(len(rows), num_prototypes + max(counts), dtype=torch.long)
     labels = torch.full((len(rows), max(counts)), IGNORE, dtype=torch.long)
     for i, (row, count) in enumerate(zip(rows, counts, strict=True)):

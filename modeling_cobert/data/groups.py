@@ -11,15 +11,15 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..collections.folds import Fold, read_folds, write_folds
+from ..collections.splits import plan_splits
+from ..collections.trec import read_qrels, read_run, write_qrels, write_run
 from ..grouping_cobert import best_first, overlapping_windows
+from ..steps.files import atomic_open
+from ..steps.folders import claim_folder, json_sha256, read_settings, write_settings
 from .candidates import check_judgments
-from .files import atomic_open
-from .folds import Fold, read_folds, write_folds
 from .groups_card import dataset_card, split_file
 from .selection import SelectedQuery, read_selected, selected_queries
-from .splits import plan_splits
-from .steps import claim_folder, json_sha256, read_settings, write_settings
-from .trec import read_qrels, read_run, write_qrels, write_run
 
 STEP = "groups"
 PROTOTYPES = ("selector", "first-stage", "none")
@@ -27,7 +27,7 @@ _ROLES = ("prototype", "candidate")
 # Groups that are in memory, and in a row group of a file, together: some 6 MB of text.
 _ROWS = 100
 SCHEMA = pa.schema(
-    [("qid", pa.string()), ("query", pa.string()), ("group", pa.int32())]
+    [("query_id", pa.string()), ("query", pa.string()), ("group", pa.int32())]
     + [
         (f"{role}_{name}", pa.list_(type_))
         for role in _ROLES
@@ -122,8 +122,10 @@ class GroupsFolder:
         unknown = wanted.difference(*self.splits.values())
         if unknown:
             raise ValueError(f"{self.folder}: no groups for {len(unknown)} queries, such as {min(unknown)!r}")
-        qids = self._rows.data["qid"].to_pylist()  # the column at once: row by row takes minutes on a large folder
-        return self._rows.select([row for row, qid in enumerate(qids) if qid in wanted])
+        query_ids = self._rows.data[
+            "query_id"
+        ].to_pylist()  # the column at once: row by row takes minutes on a large folder
+        return self._rows.select([row for row, query_id in enumerate(query_ids) if query_id in wanted])
 
 
 def load_groups(folder: str | os.PathLike) -> GroupsFolder:
@@ -158,7 +160,7 @@ def build_groups(
     Args:
         selected (`str` or `os.PathLike`): the folder that [`select_passages`] finished.
         output (`str` or `os.PathLike`): a new folder, or one begun with the same settings.
-        collection ([`~modeling_cobert.data.collections.Collection`]): whose judgments and folds are used.
+        collection ([`~modeling_cobert.collections.collection.Collection`]): whose judgments and folds are used.
         options ([`GroupOptions`], *optional*): how to group.
 
     Returns:
@@ -167,10 +169,10 @@ def build_groups(
     options = options or GroupOptions()
     selected, output = Path(selected), Path(output)
     selection = read_settings(selected, "selection")
-    qids, qrels = selected_queries(selected), collection.qrels()
+    query_ids, qrels = selected_queries(selected), collection.qrels()
     unknown = check_judgments(qrels, collection.queries(), options.skip_missing, f"judgments of {collection.name}")
-    plan = plan_splits(collection, qids, options.folds, options.seed, options.skip_missing)
-    qrels = {qid: qrels[qid] for qid in qids if qid in plan.split_of and qrels.get(qid)}
+    plan = plan_splits(collection, query_ids, options.folds, options.seed, options.skip_missing)
+    qrels = {query_id: qrels[query_id] for query_id in query_ids if query_id in plan.split_of and qrels.get(query_id)}
     if not qrels:
         raise ValueError(f"{selected}: none of its queries is judged in {collection.name}")
     settings = {
@@ -181,7 +183,7 @@ def build_groups(
         "splits": list(plan.splits),
         "sha256": {
             **selection["sha256"],
-            "qrels": json_sha256([[qid, list(grades.items())] for qid, grades in qrels.items()]),
+            "qrels": json_sha256([[query_id, list(grades.items())] for query_id, grades in qrels.items()]),
             "splits": json_sha256([plan.splits, [asdict(fold) for fold in plan.folds or ()]]),
         },
     }
@@ -209,7 +211,7 @@ def group_rows(query: SelectedQuery, grades: Mapping[str, int], options: GroupOp
     windows = overlapping_windows(len(query.doc_ids), options.group_size, options.group_overlap)
     for number, window in enumerate(windows):
         candidates = _side("candidate", query, range(*window), grades)
-        yield {"qid": query.qid, "query": query.query, "group": number, **prototypes, **candidates}
+        yield {"query_id": query.query_id, "query": query.query, "group": number, **prototypes, **candidates}
 
 
 def _side(role: str, query: SelectedQuery, positions: Iterable[int], grades: Mapping[str, int]) -> dict[str, list]:
@@ -232,7 +234,7 @@ class _Counter:
         self.queries = self.queries_unjudged = self.groups = self.pairs = self.unjudged = self.relevant = 0
 
     def add(self, query: SelectedQuery, groups: int) -> None:
-        grades = self.qrels.get(query.qid, {})
+        grades = self.qrels.get(query.query_id, {})
         self.queries += 1
         self.queries_unjudged += not grades
         self.groups += groups
@@ -280,12 +282,12 @@ def _write_splits(
             waiting[split].clear()
 
         for query in read_selected(selected):
-            split = split_of.get(query.qid)
+            split = split_of.get(query.query_id)
             if split is None:
                 continue
-            groups = list(group_rows(query, counter.qrels.get(query.qid, {}), options))
+            groups = list(group_rows(query, counter.qrels.get(query.query_id, {}), options))
             counter.add(query, len(groups))
-            run[query.qid] = dict(zip(query.doc_ids, query.first_stage_scores, strict=True))
+            run[query.query_id] = dict(zip(query.doc_ids, query.first_stage_scores, strict=True))
             waiting[split] += groups
             if len(waiting[split]) >= _ROWS:
                 flush(split)
@@ -302,4 +304,4 @@ def _split_queries(folder: Path, split: str) -> tuple[str, ...]:
         raise ValueError(
             f"{path}: not the columns of groups: {file.schema_arrow.to_string(show_schema_metadata=False)}"
         )
-    return tuple(dict.fromkeys(file.read(["qid"])["qid"].to_pylist()))
+    return tuple(dict.fromkeys(file.read(["query_id"])["query_id"].to_pylist()))

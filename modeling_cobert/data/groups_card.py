@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 
-from .steps import json_sha256
+from ..steps.folders import json_sha256
 
 
 def split_file(split: str) -> str:

@@ -21,7 +21,7 @@ from ..selection_cobert import (
     counted_scores,
     load_selector,
 )
-from .files import atomic_open
+from ..steps.files import atomic_open
 
 Queries = Mapping[str, str]
 Ranked = Mapping[str, Sequence[str]]
@@ -63,8 +63,8 @@ class WordScorer:
 
     def score(self, queries: Queries, ranked: Ranked, documents: Documents, advance: Callable) -> Iterator:
         """Yields, for each query, one list a candidate with the scores of its passages."""
-        for qid, query in queries.items():
-            cut = [documents[doc_id] for doc_id in ranked[qid]]
+        for query_id, query in queries.items():
+            cut = [documents[doc_id] for doc_id in ranked[query_id]]
             if self.kind == "lexical":
                 counts = [passage for document in cut for passage in document.counts]
                 yield by_document(counted_scores(query, counts), cut)
@@ -94,9 +94,9 @@ class CrossEncoderScorer:
     def score(self, queries: Queries, ranked: Ranked, documents: Documents, advance: Callable) -> Iterator:
         """Yields, for each query, one list a candidate with the scores of its passages."""
         rows = []
-        for qid, query in queries.items():
+        for query_id, query in queries.items():
             query_ids = self.pairs.query(query)
-            for document in (documents[doc_id] for doc_id in ranked[qid]):
+            for document in (documents[doc_id] for doc_id in ranked[query_id]):
                 rows += [self.pairs.pair(query_ids, document.tokens(i)) for i in range(len(document.spans))]
         done = 0
 
@@ -107,8 +107,8 @@ class CrossEncoderScorer:
 
         scores = iter(self.selector.score_rows(rows, self.batch_tokens, count, self.workers))
         advance(len(rows) - done)  # equal rows are scored once
-        for qid in queries:
-            yield [[next(scores) for _ in documents[doc_id].spans] for doc_id in ranked[qid]]
+        for query_id in queries:
+            yield [[next(scores) for _ in documents[doc_id].spans] for doc_id in ranked[query_id]]
 
     def truncated(self, query_tokens: int, doc_id: str, document: CutDocument) -> int:
         """How many of a document's passages do not fit beside the query."""
@@ -183,17 +183,17 @@ class BiEncoderScorer:
     def score(self, queries: Queries, ranked: Ranked, documents: Documents, advance: Callable) -> Iterator:
         """Yields, for each query, one list a candidate with the scores of its passages."""
         opened: dict[int, np.ndarray] = {}
-        for qid, query in queries.items():
+        for query_id, query in queries.items():
             row = self.pairs.single(self.pairs.query(query))
             vector = self.selector.embed_rows([row], self.batch_tokens).cpu()[0]
             parts = []
-            for doc_id in ranked[qid]:
+            for doc_id in ranked[query_id]:
                 number, _, start, end = self.places[doc_id]
                 if number not in opened:
                     opened[number] = np.load(self.path(number, "vectors"), mmap_mode="r", allow_pickle=False)
                 parts.append(opened[number][start:end])
             scores = torch.from_numpy(np.concatenate(parts)) @ vector
-            yield by_document(scores.tolist(), [documents[doc_id] for doc_id in ranked[qid]])
+            yield by_document(scores.tolist(), [documents[doc_id] for doc_id in ranked[query_id]])
             advance(len(scores))
 
     def truncated(self, query_tokens: int, doc_id: str, document: CutDocument) -> int:

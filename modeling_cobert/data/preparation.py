@@ -13,16 +13,16 @@ import torch
 from accelerate import PartialState
 from tqdm.auto import tqdm
 
-from .analysis import Analyzer
+from ..collections.collection import Collection
+from ..collections.splits import plan_splits
+from ..collections.trec import write_run
+from ..retrieval.analysis import Analyzer
+from ..retrieval.first_stage import FirstStage, check_queries, rank_all
+from ..retrieval.index import build_index
+from ..steps.folders import claim_folder, json_sha256, write_settings
 from .candidates import check_judgments
-from .collections import Collection
-from .first_stage import FirstStage, check_queries, rank_all
 from .groups import GroupOptions, build_groups, load_groups
-from .index import build_index
 from .selection import SelectionOptions, select_passages
-from .splits import plan_splits
-from .steps import claim_folder, json_sha256, write_settings
-from .trec import write_run
 
 logger = logging.getLogger(__name__)
 

@@ -15,13 +15,13 @@ import torch
 from accelerate import PartialState
 from tqdm.auto import tqdm
 
+from ..collections.collection import Collection
 from ..grouping_cobert import best_first
 from ..passages_cobert import CutDocument, default_batch_tokens
+from ..steps.files import atomic_open
+from ..steps.folders import claim_folder, file_sha256, read_settings, write_settings
 from .candidates import Candidates, as_dict, find_candidates
-from .collections import Collection
-from .files import atomic_open
 from .passage_scores import BiEncoderScorer, CrossEncoderScorer, WordScorer, load_scorer
-from .steps import claim_folder, file_sha256, read_settings, write_settings
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ STEP = "selection"
 _KEPT_WORDS = 1_000_000
 SCHEMA = pa.schema(
     [
-        ("qid", pa.string()),
+        ("query_id", pa.string()),
         ("query", pa.string()),
         ("doc_id", pa.string()),
         ("rank", pa.int32()),  # in the run, from 1
@@ -85,7 +85,7 @@ class SelectionOptions:
 class SelectedQuery:
     """One query's candidates in first-stage order: equally long columns, named as in the files."""
 
-    qid: str
+    query_id: str
     query: str
     doc_ids: list[str]
     ranks: list[int]
@@ -171,9 +171,9 @@ class _Selection:
         )
         self.cut: dict[str, CutDocument] = {}
         self.query_tokens = self._count_query_tokens()
-        qids = list(self.candidates.queries)
+        query_ids = list(self.candidates.queries)
         size = options.shard_queries
-        self.shards = [qids[start : start + size] for start in range(0, len(qids), size)]
+        self.shards = [query_ids[start : start + size] for start in range(0, len(query_ids), size)]
 
     def settings(self, name: str, run: str | os.PathLike, source: Mapping | None) -> dict:
         fingerprints = {"run": file_sha256(run), **self.candidates.sha256, "selector": self.scorer.sha256}
@@ -197,7 +197,9 @@ class _Selection:
             self.state.wait_for_everyone()
         mine = self._share(missing)
         windows, ranked = self.candidates.windows, self.candidates.ranked
-        total = sum(windows[doc_id] for number in mine for qid in self.shards[number] for doc_id in ranked[qid])
+        total = sum(
+            windows[doc_id] for number in mine for query_id in self.shards[number] for doc_id in ranked[query_id]
+        )
         with tqdm(total=total, desc="Selecting", unit=" passages", disable=not self.progress) as bar:
             for number in mine:
                 self._write_shard(number, bar.update)
@@ -218,11 +220,11 @@ class _Selection:
         if self.scorer.pairs is None:
             return dict.fromkeys(self.candidates.queries, 0)
         counts = {}
-        for qid, query in self.candidates.queries.items():
+        for query_id, query in self.candidates.queries.items():
             try:
-                counts[qid] = len(self.scorer.pairs.query(query))
+                counts[query_id] = len(self.scorer.pairs.query(query))
             except ValueError as error:
-                raise ValueError(f"query {qid!r}: {error}") from None
+                raise ValueError(f"query {query_id!r}: {error}") from None
         return counts
 
     def _embed(self, scorer: BiEncoderScorer) -> None:
@@ -251,25 +253,25 @@ class _Selection:
         return self.cut
 
     def _write_shard(self, number: int, advance) -> None:
-        ranked = {qid: self.candidates.ranked[qid] for qid in self.shards[number]}
-        queries = {qid: self.candidates.queries[qid] for qid in ranked}
+        ranked = {query_id: self.candidates.ranked[query_id] for query_id in self.shards[number]}
+        queries = {query_id: self.candidates.queries[query_id] for query_id in ranked}
         documents = self._cut({doc_id for scores in ranked.values() for doc_id in scores})
-        ordered = {qid: list(scores) for qid, scores in ranked.items()}
+        ordered = {query_id: list(scores) for query_id, scores in ranked.items()}
         columns: dict[str, list] = {name: [] for name in SCHEMA.names}
         all_scores = self.scorer.score(queries, ordered, documents, advance)
-        for (qid, query), scores in zip(queries.items(), all_scores, strict=True):
-            for rank, (doc_id, passages) in enumerate(zip(ordered[qid], scores, strict=True), start=1):
+        for (query_id, query), scores in zip(queries.items(), all_scores, strict=True):
+            for rank, (doc_id, passages) in enumerate(zip(ordered[query_id], scores, strict=True), start=1):
                 best = best_first(passages, 1)[0]
                 row = (
-                    qid,
+                    query_id,
                     query,
                     doc_id,
                     rank,
-                    ranked[qid][doc_id],
+                    ranked[query_id][doc_id],
                     passages[best],
                     best,
                     len(passages),
-                    self.scorer.truncated(self.query_tokens[qid], doc_id, documents[doc_id]),
+                    self.scorer.truncated(self.query_tokens[query_id], doc_id, documents[doc_id]),
                     documents[doc_id].text(best),
                 )
                 for name, value in zip(SCHEMA.names, row, strict=True):
@@ -284,12 +286,12 @@ def read_selected(folder: str | os.PathLike) -> Iterator[SelectedQuery]:
     settings = read_settings(folder, STEP)
     for number in range(settings["counts"]["shards"]):
         table = pq.read_table(_shard(folder, number), schema=SCHEMA)
-        qids = table["qid"].to_pylist()
-        starts = [i for i, qid in enumerate(qids) if i == 0 or qid != qids[i - 1]]
-        for start, end in zip(starts, [*starts[1:], len(qids)], strict=True):
+        query_ids = table["query_id"].to_pylist()
+        starts = [i for i, query_id in enumerate(query_ids) if i == 0 or query_id != query_ids[i - 1]]
+        for start, end in zip(starts, [*starts[1:], len(query_ids)], strict=True):
             rows = table.slice(start, end - start)
             yield SelectedQuery(
-                qid=qids[start],
+                query_id=query_ids[start],
                 query=rows["query"][0].as_py(),
                 doc_ids=rows["doc_id"].to_pylist(),
                 ranks=rows["rank"].to_pylist(),
@@ -302,8 +304,8 @@ def read_selected(folder: str | os.PathLike) -> Iterator[SelectedQuery]:
 def selected_queries(folder: str | os.PathLike) -> list[str]:
     """The ids of the queries of a finished selection, in order."""
     shards = range(read_settings(folder, STEP)["counts"]["shards"])
-    tables = (pq.read_table(_shard(Path(folder), number), columns=["qid"]) for number in shards)
-    return [qid for table in tables for qid in pc.unique(table["qid"]).to_pylist()]
+    tables = (pq.read_table(_shard(Path(folder), number), columns=["query_id"]) for number in shards)
+    return [query_id for table in tables for query_id in pc.unique(table["query_id"]).to_pylist()]
 
 
 def _shard(folder: Path, number: int) -> Path:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 import ir_measures
 from ir_measures.measures import Measure
 
-from ..data.trec import trec_order
+from ..collections.trec import trec_order
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from string import Template
 
-from ..data.files import atomic_open
+from ..steps.files import atomic_open
 from .measures import Evaluation, Qrels, Run, mean_values, parse_measures
 from .plots import cutoff_curves, gain_bars, helped_hurt_scatter
 from .significance import Comparison, format_p

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..data.files import atomic_open
+from ..ranking.ranker import Inputs
+from ..steps.files import atomic_open
 from .measures import UNJUDGED_DEPTH, Evaluation, evaluate_run, ideal_run, mean_values, parse_measures, recall_ceiling
-from .ranking import Inputs
 from .significance import Comparison, compare_runs
 from .tables import Table, results_table
 
@@ -71,7 +71,10 @@ class Results:
         """Query id to `first_stage` and `reranked` to measure to value."""
         both = {"first_stage": self.first_stage.per_query, "reranked": self.reranked.per_query}
         queries = next(iter(self.reranked.per_query.values()))
-        return {qid: {name: {m: values[m][qid] for m in values} for name, values in both.items()} for qid in queries}
+        return {
+            query_id: {name: {m: values[m][query_id] for m in values} for name, values in both.items()}
+            for query_id in queries
+        }
 
     def table(self) -> Table:
         """The first stage above the result, and below them what bounds both."""
@@ -129,9 +132,9 @@ def write_results(results: Results, folder: str | os.PathLike) -> None:
     with atomic_open(folder / "per_query.tsv") as file:
         columns = [f"{measure}{part}" for measure in measures for part in (" first stage", "")]
         file.write("\t".join(["query", *columns]) + "\n")
-        for qid, values in per_query.items():
+        for query_id, values in per_query.items():
             cells = [values[part][measure] for measure in measures for part in ("first_stage", "reranked")]
-            file.write("\t".join([qid, *(repr(value) for value in cells)]) + "\n")
+            file.write("\t".join([query_id, *(repr(value) for value in cells)]) + "\n")
 
 
 def write_json(path: str | os.PathLike, content: object) -> None:

@@ -8,11 +8,9 @@ from itertools import islice
 
 from transformers import AutoConfig
 
-from ..data.candidates import as_dict
-from ..data.splits import plan_splits
-from ..data.steps import SETTINGS, read_settings
-from ..data.trec import read_run
-from ..evaluation.flops import (
+from ..collections.splits import plan_splits
+from ..collections.trec import read_run
+from ..cost.macs import (
     PAPER_SHAPE,
     QE_CHUNKS,
     TERA,
@@ -22,10 +20,12 @@ from ..evaluation.flops import (
     group_macs,
     passage_macs,
 )
-from ..evaluation.paper_flops import DOCUMENTS, PAPER
+from ..cost.paper import DOCUMENTS, PAPER
+from ..data.candidates import as_dict
 from ..evaluation.tables import Table
 from ..passages_cobert import cut_documents
 from ..selection_cobert import BUILT_IN
+from ..steps.folders import SETTINGS, read_settings
 from ..training.arguments import VARIANTS
 from .arguments import SystemArguments
 from .rows import COST, Row

@@ -4,15 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..data.files import atomic_open
-from ..data.steps import SETTINGS, read_settings
-from ..evaluation.flops import TERA, CoBertShape, Cost, Workload, convention_costs, own_costs
+from ..cost.macs import TERA, CoBertShape, Cost, Workload, convention_costs, own_costs
+from ..cost.paper import paper_costs, paper_remarks
 from ..evaluation.measures import Evaluation
-from ..evaluation.paper_flops import paper_costs, paper_remarks
 from ..evaluation.report import Section, comparison_sections, cutoff_means, write_report
 from ..evaluation.results import write_json
 from ..evaluation.significance import Comparison, compare_runs, marks, symbol
 from ..evaluation.tables import WORSE, Cell, Table, to_markdown
+from ..steps.files import atomic_open
+from ..steps.folders import SETTINGS, read_settings
 from .paper_figures import COLLECTIONS, MEASURES, PUBLISHED
 from .rows import STUDY
 from .work import Reproduction

@@ -17,20 +17,20 @@ from ..baselines.bert_qe import BertQeOptions
 from ..baselines.cross_encoder import export_cross_encoder
 from ..baselines.interpolation import run_bert_qe
 from ..baselines.maxp import WindowOptions, build_maxp, pointwise_groups
+from ..collections.trec import read_run, write_run
+from ..collections.view import CollectionView, expanded_view, open_view, queries_under_test
 from ..data.arguments import CollectionArguments
 from ..data.groups import GroupOptions, build_groups, load_groups
 from ..data.preparation import retrieve
 from ..data.selection import SelectionOptions, select_passages
-from ..data.steps import SETTINGS, claim_folder, file_sha256, json_sha256, read_settings, write_settings
-from ..data.trec import read_run, write_run
 from ..evaluation.measures import Evaluation, evaluate_run
 from ..passages_cobert import PairTokenizer
+from ..steps.folders import SETTINGS, claim_folder, file_sha256, json_sha256, read_settings, write_settings
 from ..training.arguments import VARIANTS, CoBertTrainingArguments, DataArguments, ModelArguments
 from ..training.cross_validation import DECISIVE, summarize, train
 from ..training.initial import source_name
 from .arguments import ReproductionArguments, SystemArguments, check_training
 from .rows import Grouping, Row, chosen_rows, effectiveness_rows, study_groupings, study_rows
-from .view import CollectionView, expanded_view, open_view, queries_under_test
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class Reproduction:
             self.base, systems.folds, systems.fold_seed, self.skip_missing, args.max_queries
         )
         tested, judged = set(queries_under_test(self.view)), self.view.qrels()
-        self.qrels = {qid: grades for qid, grades in judged.items() if qid in tested and grades}
+        self.qrels = {query_id: grades for query_id, grades in judged.items() if query_id in tested and grades}
         if not self.qrels:
             raise ValueError(f"{self.view.name}: not one test query is judged")
 
@@ -120,7 +120,7 @@ class Reproduction:
         files = {"run": systems.run, "bm25_run": systems.bm25_run, "expanded_queries": systems.expanded_queries}
         return {name: None if path is None else file_sha256(path) for name, path in files.items()} | {
             "queries": json_sha256(list(view.queries().items())),
-            "qrels": json_sha256([[qid, sorted(grades.items())] for qid, grades in view.qrels().items()]),
+            "qrels": json_sha256([[query_id, sorted(grades.items())] for query_id, grades in view.qrels().items()]),
             "folds": json_sha256([asdict(fold) for fold in view.folds() or ()]),
         }
 
@@ -189,12 +189,12 @@ class Reproduction:
         """A query that leaves no room for a passage must not be found after hours."""
         tokenizer = AutoTokenizer.from_pretrained(getattr(self.systems, start), trust_remote_code=False)
         pairs = PairTokenizer(tokenizer, self.systems.max_length)
-        for qid, text in (self.expanded if expanded else self.view).queries().items():
+        for query_id, text in (self.expanded if expanded else self.view).queries().items():
             try:
                 pairs.query(text)
             except ValueError as error:
                 source = self.systems.expanded_queries if expanded else self.view.name
-                raise ValueError(f"{source}: query {qid!r}: {error}") from None
+                raise ValueError(f"{source}: query {query_id!r}: {error}") from None
 
     # -- what rows share -------------------------------------------------------------------------------------------
 
@@ -267,7 +267,7 @@ class Reproduction:
         make = {"first-stage": self._rank, "groups": self._train, "windows": self._train, "bert-qe": self._expand}
         run = make[row.kind](row, folder)
         if self.process.is_main_process:
-            run = {qid: run[qid] for qid in self.qrels if qid in run}
+            run = {query_id: run[query_id] for query_id in self.qrels if query_id in run}
             write_run(folder / RUN, run, name)
             found = evaluate_run(self.qrels, run)
             counts = {"queries": found.queries, "missing": len(found.missing), "measures": found.means}
@@ -277,7 +277,7 @@ class Reproduction:
     def _rank(self, row: Row, folder: Path) -> Mapping[str, Mapping[str, float]]:
         """A first stage, as deep as what is re-ranked."""
         run = read_run(self.first_stage(row.model))
-        return {qid: dict(list(scores.items())[: self.systems.k]) for qid, scores in run.items()}
+        return {query_id: dict(list(scores.items())[: self.systems.k]) for query_id, scores in run.items()}
 
     def _train(self, row: Row, folder: Path) -> Mapping[str, Mapping[str, float]]:
         if row.kind == "windows":

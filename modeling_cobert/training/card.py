@@ -8,8 +8,8 @@ from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from ..data.files import atomic_open
 from ..evaluation.measures import DEFAULT_MEASURES
+from ..steps.files import atomic_open
 from .initial import variant_of
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from torch import nn
 
-from ..data.files import atomic_open
-from ..data.steps import SETTINGS
+from ..steps.files import atomic_open
+from ..steps.folders import SETTINGS
 from .interruption import COMPLETE
 
 

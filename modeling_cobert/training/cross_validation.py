@@ -12,13 +12,14 @@ from accelerate import PartialState
 from transformers import set_seed
 from transformers.trainer import SCHEDULER_NAME
 
+from ..collections.folds import Fold
+from ..collections.trec import read_run, write_run
 from ..data.collator import GroupCollator
-from ..data.files import atomic_open
-from ..data.folds import Fold
 from ..data.groups import GroupsFolder, load_groups
-from ..data.steps import claim_folder, json_sha256, read_settings, write_settings
-from ..data.trec import read_run, write_run
 from ..evaluation.measures import DEFAULT_MEASURES
+from ..ranking.merging import measure_run
+from ..steps.files import atomic_open
+from ..steps.folders import claim_folder, json_sha256, read_settings, write_settings
 from .arguments import CoBertTrainingArguments, DataArguments, ModelArguments
 from .card import write_card
 from .checks import add_seen, check_space, check_writable, refuse_seen, seen_queries
@@ -26,7 +27,6 @@ from .frozen import FrozenVectors, VectorCollator
 from .gradient_cache import encoder_in_chunks
 from .initial import in_fold, initial_model, source_name, variant_of
 from .interruption import Interruption, last_complete_checkpoint
-from .ranking import measure_run
 from .trainer import GroupTrainer
 
 logger = logging.getLogger(__name__)

@@ -17,9 +17,9 @@ from torch.utils.data import Dataset
 from tqdm.auto import tqdm
 
 from ..data.collator import GroupCollator, document_layout
-from ..data.files import atomic_open
 from ..modeling_cobert import CoBertForGroupwiseRanking
 from ..passages_cobert import TokenRow, default_batch_tokens, map_rows
+from ..steps.files import atomic_open
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class FrozenGroups(Dataset):
 
     def __init__(self, rows, vectors: np.ndarray, places: list[np.ndarray]):
         self.rows, self.vectors, self.places = rows, vectors, places
-        self.light = rows.select_columns(["qid", "group", "prototype_ids", "candidate_ids", "candidate_grades"])
+        self.light = rows.select_columns(["query_id", "group", "prototype_ids", "candidate_ids", "candidate_grades"])
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -64,7 +64,7 @@ class VectorCollator:
             vectors[i, :kept] = row["vectors"][:kept]
             vectors[i, m : m + len(row["candidate_ids"])] = row["vectors"][given:]
         batch = {"vectors": vectors, "document_mask": mask, "labels": labels}
-        return batch | ({"query_ids": [row["qid"] for row in rows]} if self.with_query_ids else {})
+        return batch | ({"query_ids": [row["query_id"] for row in rows]} if self.with_query_ids else {})
 
 
 class FrozenVectors:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from ..data.steps import file_sha256
 from ..modeling_cobert import CoBertForGroupwiseRanking
+from ..steps.folders import file_sha256
 from .arguments import VARIANTS, ModelArguments
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ import torch
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from ..data.files import atomic_open
+from ..steps.files import atomic_open
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
 from ..evaluation.measures import DEFAULT_MEASURES, parse_measures
+from ..ranking.merging import measure_run, merge_groups
 from .interruption import COMPLETE, mark_complete
-from .ranking import measure_run, merge_groups
 from .sampler import GroupSampler
 
 logger = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class GroupTrainer(Trainer):
             return super()._get_train_sampler(train_dataset)
         rows = _texts(self.train_dataset if train_dataset is None else train_dataset)
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        sampler = GroupSampler(list(rows["qid"]), list(rows["group"]), self.feed_order, seed)
+        sampler = GroupSampler(list(rows["query_id"]), list(rows["group"]), self.feed_order, seed)
         self.callback_handler.remove_callback(_SetEpoch)
         self.add_callback(_SetEpoch(sampler))
         return sampler

@@ -13,9 +13,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import tiny  # noqa: E402
 
-from modeling_cobert.data.collections import open_collection  # noqa: E402
-from modeling_cobert.data.folds import make_folds, write_folds  # noqa: E402
-from modeling_cobert.data.trec import write_run  # noqa: E402
+from modeling_cobert.collections.collection import open_collection  # noqa: E402
+from modeling_cobert.collections.folds import make_folds, write_folds  # noqa: E402
+from modeling_cobert.collections.trec import write_run  # noqa: E402
 
 QUERIES, DOCUMENTS = 6, 12
 
@@ -37,10 +37,10 @@ class Small:
         (self.collection_folder / "qrels").mkdir(parents=True)
         rows = [{"_id": doc_id, **document} for doc_id, document in self.documents.items()]
         self._jsonl("corpus.jsonl", rows)
-        self._jsonl("queries.jsonl", [{"_id": qid, "text": text} for qid, text in self.queries.items()])
+        self._jsonl("queries.jsonl", [{"_id": query_id, "text": text} for query_id, text in self.queries.items()])
         self.qrels = {
-            qid: {doc_id: generator.choice([0, 1, 2]) for doc_id in generator.sample(list(self.documents), 6)}
-            for qid in self.queries
+            query_id: {doc_id: generator.choice([0, 1, 2]) for doc_id in generator.sample(list(self.documents), 6)}
+            for query_id in self.queries
         }
         lines = [f"{q}\t{d}\t{grade}" for q, grades in self.qrels.items() for d, grade in grades.items()]
         (self.collection_folder / "qrels" / "test.tsv").write_text(
@@ -50,8 +50,8 @@ class Small:
         write_folds(self.collection_folder / "folds.json", self.folds)
         # q0 has one candidate, q1 only empty ones, the others most documents.
         self.run = {
-            qid: {doc_id: float(20 - i) for i, doc_id in enumerate(generator.sample(list(self.documents), 10))}
-            for qid in self.queries
+            query_id: {doc_id: float(20 - i) for i, doc_id in enumerate(generator.sample(list(self.documents), 10))}
+            for query_id in self.queries
         }
         self.run["q0"], self.run["q1"] = {"d2": 1.0}, {"d9": 2.0, "d10": 1.0}
         self.run_file = folder / "run.trec"

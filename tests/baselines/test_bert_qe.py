@@ -34,10 +34,10 @@ from modeling_cobert.baselines.interpolation import (
     run_bert_qe,
     softmax,
 )
-from modeling_cobert.data.folds import Fold
-from modeling_cobert.data.steps import read_settings, write_settings
-from modeling_cobert.data.trec import read_run
+from modeling_cobert.collections.folds import Fold
+from modeling_cobert.collections.trec import read_run
 from modeling_cobert.selection_cobert import load_selector
+from modeling_cobert.steps.folders import read_settings, write_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 LENGTH, WINDOW, CHUNK, DOCS, CHUNKS = 32, (12, 5), (4, 2), 3, 5
@@ -90,10 +90,11 @@ class Oracle:
         logits = self.models[phase](torch.tensor([head + tail]), token_type_ids=torch.tensor([types])).logits[0]
         return (logits[0] if len(logits) == 1 else logits[1] - logits[0]).item()
 
-    def scores(self, qid: str, alpha: float, probability=False, all_windows=False, from_passage=False):
-        query = self.small.queries[qid]
+    def scores(self, query_id: str, alpha: float, probability=False, all_windows=False, from_passage=False):
+        query = self.small.queries[query_id]
         texts = {
-            d: f"{self.small.documents[d]['title']} {self.small.documents[d]['text']}" for d in self.small.run[qid]
+            d: f"{self.small.documents[d]['title']} {self.small.documents[d]['text']}"
+            for d in self.small.run[query_id]
         }
         windows = {d: pieces(text, *WINDOW) for d, text in texts.items()}
         each = {d: [self.relevance(0, query, window) for window in windows[d]] for d in texts}
@@ -131,8 +132,8 @@ def test_equals_the_paper_in_plain_loops(small, encoders, oracle, tmp_path, batc
     )
     for query in read_scored(tmp_path):
         for alpha, relevance in ((0.0, "logit"), (0.3, "logit"), (1.0, "logit"), (0.6, "probability")):
-            expected = oracle.scores(query.qid, alpha, probability=relevance == "probability")
-            assert interpolate(query, alpha, relevance) == pytest.approx(expected, abs=1e-5), (query.qid, alpha)
+            expected = oracle.scores(query.query_id, alpha, probability=relevance == "probability")
+            assert interpolate(query, alpha, relevance) == pytest.approx(expected, abs=1e-5), (query.query_id, alpha)
 
 
 @pytest.mark.parametrize("all_windows, from_passage", [(True, False), (False, True)])
@@ -146,18 +147,18 @@ def test_options_equal_plain_loops(small, encoders, oracle, tmp_path, all_window
     score_expansions(small.open(), small.run_file, tmp_path, chosen, progress=False)
     differs = False
     for query in read_scored(tmp_path):
-        expected = oracle.scores(query.qid, 0.7, all_windows=all_windows, from_passage=from_passage)
-        assert interpolate(query, 0.7) == pytest.approx(expected, abs=1e-5), query.qid
-        differs |= expected != pytest.approx(oracle.scores(query.qid, 0.7), abs=1e-3)
+        expected = oracle.scores(query.query_id, 0.7, all_windows=all_windows, from_passage=from_passage)
+        assert interpolate(query, 0.7) == pytest.approx(expected, abs=1e-5), query.query_id
+        differs |= expected != pytest.approx(oracle.scores(query.query_id, 0.7), abs=1e-3)
     assert differs  # or the options were not tried
 
 
 def test_few_documents_few_chunks_and_empty_ones(small, encoders, tmp_path):
     settings = score_expansions(small.open(), small.run_file, tmp_path, options(encoders), progress=False)
-    scored = {query.qid: query for query in read_scored(tmp_path)}
+    scored = {query.query_id: query for query in read_scored(tmp_path)}
     assert list(scored) == list(small.queries)
-    for qid, query in scored.items():
-        assert query.doc_ids == list(small.run[qid])
+    for query_id, query in scored.items():
+        assert query.doc_ids == list(small.run[query_id])
         assert len(query.chunk_votes) == len(query.chunks) <= CHUNKS
         assert all(len(votes) == len(query.doc_ids) for votes in query.chunk_votes)
         assert all(chunk.strip() for chunk in query.chunks)
@@ -181,10 +182,10 @@ def test_softmax():
     assert softmax([2.0, 2.0]) == [0.5, 0.5] and softmax([]) == []
 
 
-def made(qid, scores, votes, chunk_scores=(0.0, 0.0)) -> ScoredQuery:
+def made(query_id, scores, votes, chunk_scores=(0.0, 0.0)) -> ScoredQuery:
     ids = [f"d{i}" for i in range(len(scores))]
     chunks = [f"c{i}" for i in range(len(votes))]
-    return ScoredQuery(qid, ids, list(scores), list(scores), chunks, ids[:2], list(chunk_scores), votes)
+    return ScoredQuery(query_id, ids, list(scores), list(scores), chunks, ids[:2], list(chunk_scores), votes)
 
 
 def test_interpolation_by_hand():
@@ -200,7 +201,7 @@ def test_alpha_by_hand(tmp_path):
     # (1 - a) * 1 + a * 0 against (1 - a) * 0 + a * 1: the relevant d1 leads from a > 0.5 on; at 0.5 they tie, and
     # trec_eval puts the larger id first, so 0.5 is the smallest of the best. q2 is the other way round.
     turns = made("q1", [1.0, 0.0], [[0.0, 1.0], [0.0, 1.0]])
-    stays = replace(turns, qid="q2")
+    stays = replace(turns, query_id="q2")
     folder = tmp_path / "expansion"
     (folder / "shards").mkdir(parents=True)
     pq.write_table(
@@ -225,18 +226,18 @@ def test_alpha_by_hand(tmp_path):
 
 def test_whole_result(small, encoders, tmp_path):
     results = run_bert_qe(small.open(), small.run_file, tmp_path, options(encoders), progress=False)
-    scored = {query.qid: query for query in read_scored(tmp_path / "scores")}
+    scored = {query.query_id: query for query in read_scored(tmp_path / "scores")}
     expected, phase1 = {}, {}
     for number, fold in enumerate(small.folds, start=1):
         means = {}
         for alpha in ALPHAS:
-            mixed = {qid: interpolate(scored[qid], alpha) for qid in fold.validation}
-            part = {qid: small.qrels[qid] for qid in fold.validation}
+            mixed = {query_id: interpolate(scored[query_id], alpha) for query_id in fold.validation}
+            part = {query_id: small.qrels[query_id] for query_id in fold.validation}
             means[alpha] = ir_measures.calc_aggregate([nDCG @ 20], part, mixed)[nDCG @ 20]
         best = min(ALPHAS, key=lambda a, means=means: (-round(means[a], 12), a))
         assert results["alphas"][str(number)] == best
-        expected |= {qid: interpolate(scored[qid], best) for qid in fold.test}
-        phase1 |= {qid: interpolate(scored[qid], 0.0) for qid in fold.test}
+        expected |= {query_id: interpolate(scored[query_id], best) for query_id in fold.test}
+        phase1 |= {query_id: interpolate(scored[query_id], 0.0) for query_id in fold.test}
     assert read_run(tmp_path / "result" / "run.trec") == expected
     assert read_run(tmp_path / "result" / "phase1.trec") == phase1
     for name, run in (("first_stage", small.run), ("phase1", phase1), ("bert_qe", expected)):
@@ -286,9 +287,12 @@ def test_every_fold_has_its_own_models(small, encoders, tmp_path):
     for number, fold in enumerate(small.folds, start=1):
         own = encoders[number - 1]
         oracle = Oracle(small, [own, encoders[1], own])
-        assert {q.qid for q in read_scored(tmp_path / f"fold-{number}" / "scores")} == {*fold.test, *fold.validation}
-        for qid in fold.test:
-            assert run[qid] == pytest.approx(oracle.scores(qid, 0.4), abs=1e-5)
+        assert {q.query_id for q in read_scored(tmp_path / f"fold-{number}" / "scores")} == {
+            *fold.test,
+            *fold.validation,
+        }
+        for query_id in fold.test:
+            assert run[query_id] == pytest.approx(oracle.scores(query_id, 0.4), abs=1e-5)
 
 
 def test_refuses(small, encoders, tmp_path):

@@ -17,14 +17,14 @@ import train_cobert
 from data_scripts import build_maxp_pairs, export_cross_encoder
 from modeling_cobert import CoBertForGroupwiseRanking
 from modeling_cobert.baselines.maxp import WindowOptions, build_maxp, pointwise_groups, training_windows
+from modeling_cobert.collections.collection import open_collection
+from modeling_cobert.collections.trec import read_run
 from modeling_cobert.data.collator import GroupCollator
-from modeling_cobert.data.collections import open_collection
 from modeling_cobert.data.groups import load_groups
-from modeling_cobert.data.trec import read_run
 from modeling_cobert.passages_cobert import PairTokenizer
+from modeling_cobert.ranking.merging import merge_groups
 from modeling_cobert.selection_cobert import load_selector
 from modeling_cobert.training.arguments import CoBertTrainingArguments, DataArguments, ModelArguments
-from modeling_cobert.training.ranking import merge_groups
 
 OPTIONS = WindowOptions(passage_words=10, passage_overlap=4, positive_windows=3, shard_queries=4)
 GROUPS = pointwise_groups(group_size=7)
@@ -45,7 +45,7 @@ def examples(folder) -> dict[str, list[tuple]]:
     for row in (row for path in sorted(folder.glob("data/*.parquet")) for row in pq.read_table(path).to_pylist()):
         assert row["prototype_ids"] == [] and 1 <= len(row["candidate_ids"]) <= 7
         columns = (row[f"candidate_{name}"] for name in ("ids", "passages", "ranks", "grades"))
-        found.setdefault(row["qid"], []).extend(zip(*columns, strict=True))
+        found.setdefault(row["query_id"], []).extend(zip(*columns, strict=True))
     return found
 
 
@@ -79,29 +79,29 @@ def test_which_windows_train():
 def test_training_groups(small, folders):
     found = examples(folders / "train")
     assert set(found) == set(small.queries)
-    for qid, rows in found.items():
+    for query_id, rows in found.items():
         expected = []
-        for rank, doc_id in enumerate(small.run[qid], start=1):
-            windows, grade = windows_of(small.documents[doc_id]), small.qrels[qid].get(doc_id, 0)
-            for number in training_windows(qid, doc_id, len(windows), grade, OPTIONS):
+        for rank, doc_id in enumerate(small.run[query_id], start=1):
+            windows, grade = windows_of(small.documents[doc_id]), small.qrels[query_id].get(doc_id, 0)
+            for number in training_windows(query_id, doc_id, len(windows), grade, OPTIONS):
                 expected.append((doc_id, windows[number], rank, grade))
         assert rows == expected
-    several = Counter((qid, doc_id) for qid, rows in found.items() for doc_id, *_ in rows)
+    several = Counter((query_id, doc_id) for query_id, rows in found.items() for doc_id, *_ in rows)
     assert max(several.values()) == 3  # relevant documents of more windows are cut at positive_windows
     assert all(count == 1 or small.qrels[q].get(d, 0) > 0 for (q, d), count in several.items())
 
 
 def test_test_groups_hold_every_window_whatever_the_judgments(small, folders, tmp_path):
     found = examples(folders / "test")
-    for qid, rows in found.items():
+    for query_id, rows in found.items():
         expected = [
-            (doc_id, window, rank, small.qrels[qid].get(doc_id, 0))
-            for rank, doc_id in enumerate(small.run[qid], start=1)
+            (doc_id, window, rank, small.qrels[query_id].get(doc_id, 0))
+            for rank, doc_id in enumerate(small.run[query_id], start=1)
             for window in windows_of(small.documents[doc_id])
         ]
         assert rows == expected
     shutil.copytree(small.collection_folder, tmp_path / "small")
-    lines = [f"{qid}\td1\t1" for qid in small.queries]
+    lines = [f"{query_id}\td1\t1" for query_id in small.queries]
     (tmp_path / "small" / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
     build_maxp(open_collection(tmp_path / "small"), small.run_file, tmp_path / "out", OPTIONS, GROUPS, progress=False)
     other = examples(tmp_path / "out" / "test")
@@ -134,10 +134,10 @@ def test_best_window_is_what_the_model_selects_by_itself(small, folders, tmp_pat
     rows = load_groups(folders / "test").dataset()
     batch = GroupCollator(tokenizer, model.config.max_length, 0)(list(rows))
     run = merge_groups(rows, model(**batch).logits.numpy(), "max")
-    for qid, scores in run.items():
-        documents = [small.documents[doc_id] for doc_id in small.run[qid]]
-        ranked = model.rerank(small.queries[qid], documents, tokenizer=tokenizer)
-        expected = {list(small.run[qid])[item["corpus_id"]]: item["score"] for item in ranked}
+    for query_id, scores in run.items():
+        documents = [small.documents[doc_id] for doc_id in small.run[query_id]]
+        ranked = model.rerank(small.queries[query_id], documents, tokenizer=tokenizer)
+        expected = {list(small.run[query_id])[item["corpus_id"]]: item["score"] for item in ranked}
         assert scores == pytest.approx(expected, abs=1e-5)
     with pytest.raises(ValueError, match="windows of a document merge by max only"):
         merge_groups(rows, model(**batch).logits.numpy(), "mean")
@@ -145,7 +145,7 @@ def test_best_window_is_what_the_model_selects_by_itself(small, folders, tmp_pat
 
 def test_a_score_that_is_no_number_is_not_lost():
     rows = datasets.Dataset.from_list(
-        [{"qid": "q", "group": 0, "candidate_ids": ["a", "a", "b"], "candidate_ranks": [1, 1, 2]}]
+        [{"query_id": "q", "group": 0, "candidate_ids": ["a", "a", "b"], "candidate_ranks": [1, 1, 2]}]
     )
     assert merge_groups(rows, np.array([[0.1, 0.7, 0.3, 9.0]]), "max") == {"q": {"a": 0.7, "b": 0.3}}
     with pytest.raises(ValueError, match="not a number"):
@@ -173,12 +173,12 @@ def test_trains_tests_and_serves_as_cross_encoder(small, encoders, folders, tmp_
     folder = tmp_path / "out" / "fold-1"
     settings = json.loads((folder / "settings.json").read_text())
     assert settings["train_groups"] != settings["groups"]
-    train_rows = sum(row["qid"] in small.folds[0].train for row in load_groups(train).dataset())
+    train_rows = sum(row["query_id"] in small.folds[0].train for row in load_groups(train).dataset())
     assert results["step"] == train_rows  # one group of the training folder a step
     model = CoBertForGroupwiseRanking.from_pretrained(folder)
-    for qid, scores in read_run(folder / "test.trec").items():
-        ranked = model.rerank(small.queries[qid], [small.documents[d] for d in small.run[qid]])
-        expected = {list(small.run[qid])[item["corpus_id"]]: item["score"] for item in ranked}
+    for query_id, scores in read_run(folder / "test.trec").items():
+        ranked = model.rerank(small.queries[query_id], [small.documents[d] for d in small.run[query_id]])
+        expected = {list(small.run[query_id])[item["corpus_id"]]: item["score"] for item in ranked}
         assert scores == pytest.approx(expected, abs=1e-5)
 
     export_cross_encoder.main(export_cross_encoder.Arguments(str(folder), str(tmp_path / "exported")))

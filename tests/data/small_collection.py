@@ -72,13 +72,13 @@ def write_collection(folder: Path, documents=None, queries=None) -> Path:
         for doc_id, (title, text) in documents.items():
             file.write(json.dumps({"_id": doc_id, "title": title, "text": text}) + "\n")
     with open(folder / "queries.jsonl", "w", encoding="utf-8") as file:
-        for qid, text in queries.items():
-            file.write(json.dumps({"_id": qid, "text": text}) + "\n")
+        for query_id, text in queries.items():
+            file.write(json.dumps({"_id": query_id, "text": text}) + "\n")
     generator = random.Random(8)
     with open(folder / "qrels" / "test.tsv", "w", encoding="utf-8") as file:
-        for qid in queries:
+        for query_id in queries:
             for doc_id in sorted(generator.sample(sorted(documents), 6)):
-                file.write(f"{qid}\t{doc_id}\t{generator.randrange(3)}\n")
+                file.write(f"{query_id}\t{doc_id}\t{generator.randrange(3)}\n")
     return folder
 
 
@@ -86,18 +86,18 @@ def write_run(path: Path, seed: int = 9, size: int = 17, documents=None, queries
     """A run of `size` random documents a query, with ties."""
     generator = random.Random(seed)
     with open(path, "w", encoding="utf-8") as file:
-        for qid in queries or QUERIES:
+        for query_id in queries or QUERIES:
             for doc_id in generator.sample(sorted(documents or make_documents()), size):
-                file.write(f"{qid} Q0 {doc_id} 0 {generator.randrange(6)}.5 made-up\n")
+                file.write(f"{query_id} Q0 {doc_id} 0 {generator.randrange(6)}.5 made-up\n")
     return path
 
 
-def ranking(path: Path, qid: str, k: int) -> list[tuple[str, float]]:
+def ranking(path: Path, query_id: str, k: int) -> list[tuple[str, float]]:
     """One query's best documents as trec_eval orders them: by falling score, then falling id."""
     lines = [line.split() for line in path.read_text(encoding="utf-8").split("\n") if line]
-    return sorted(((d, float(s)) for q, _, d, _, s, _ in lines if q == qid), key=lambda p: (p[1], p[0]), reverse=True)[
-        :k
-    ]
+    return sorted(
+        ((d, float(s)) for q, _, d, _, s, _ in lines if q == query_id), key=lambda p: (p[1], p[0]), reverse=True
+    )[:k]
 
 
 def windows(title: str, text: str, size: int, overlap: int, with_title: bool = False) -> list[str]:

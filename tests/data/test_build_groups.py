@@ -11,15 +11,15 @@ import small_collection as small
 from datasets import List, Value
 from huggingface_hub import DatasetCard
 
-from modeling_cobert.data.collections import open_collection
-from modeling_cobert.data.folds import rotate_parts, write_folds
+from modeling_cobert.collections.collection import open_collection
+from modeling_cobert.collections.folds import rotate_parts, write_folds
+from modeling_cobert.collections.trec import read_qrels, read_run
 from modeling_cobert.data.groups import GroupOptions, build_groups, group_rows, load_groups
 from modeling_cobert.data.selection import SelectedQuery, SelectionOptions, read_selected, select_passages
-from modeling_cobert.data.trec import read_qrels, read_run
 
 K = 15
 SIDE = {"ids": "string", "passages": "string", "ranks": "int32", "scores": "float32", "grades": "int32"}
-COLUMNS = {"qid": Value("string"), "query": Value("string"), "group": Value("int32")} | {
+COLUMNS = {"query_id": Value("string"), "query": Value("string"), "group": Value("int32")} | {
     f"{role}_{name}": List(Value(kind)) for role in ("prototype", "candidate") for name, kind in SIDE.items()
 }
 
@@ -47,7 +47,7 @@ def build(folder, output, **changes):
 
 def test_rows_by_hand():
     query = SelectedQuery(
-        qid="q",
+        query_id="q",
         query="red",
         doc_ids=["a", "b", "c", "d", "e"],
         ranks=[1, 2, 3, 4, 5],
@@ -66,7 +66,7 @@ def test_rows_by_hand():
     }
     assert rows == [
         {
-            "qid": "q",
+            "query_id": "q",
             "query": "red",
             "group": 0,
             **prototypes,
@@ -77,7 +77,7 @@ def test_rows_by_hand():
             "candidate_grades": [0, 2, 0],
         },
         {
-            "qid": "q",
+            "query_id": "q",
             "query": "red",
             "group": 1,
             **prototypes,
@@ -98,44 +98,44 @@ def test_the_folder_holds_every_query_once_and_load_dataset_opens_it(folder, tmp
     settings = build(folder, tmp_path / "out", folds="random")
     loaded = datasets.load_dataset(str(tmp_path / "out"))
     assert list(loaded) == [f"fold_{number}" for number in range(1, 6)]
-    queries = {query.qid: query for query in read_selected(folder / "selected")}
+    queries = {query.query_id: query for query in read_selected(folder / "selected")}
     qrels = open_collection(folder / "collection").qrels()
     seen = []
     for rows in loaded.values():
         assert rows.features == COLUMNS
         by_query = {}
         for row in rows:
-            by_query.setdefault(row["qid"], []).append(row)
-        for qid, groups in by_query.items():
-            query = queries[qid]
+            by_query.setdefault(row["query_id"], []).append(row)
+        for query_id, groups in by_query.items():
+            query = queries[query_id]
             assert [row["group"] for row in groups] == list(range(math.ceil((K - 2) / 4)))
             ids = groups[0]["candidate_ids"] + [d for row in groups[1:] for d in row["candidate_ids"][2:]]
             assert ids == query.doc_ids
             best = sorted(range(K), key=lambda i: (-query.scores[i], i))[:3]
             for row in groups:
-                assert row["query"] == small.QUERIES[qid]
+                assert row["query"] == small.QUERIES[query_id]
                 assert row["prototype_ranks"] == [i + 1 for i in best]
                 for role in ("prototype", "candidate"):
                     places = [rank - 1 for rank in row[f"{role}_ranks"]]
                     assert row[f"{role}_ids"] == [query.doc_ids[i] for i in places]
                     assert row[f"{role}_passages"] == [query.passages[i] for i in places]
                     assert row[f"{role}_scores"] == pytest.approx([query.scores[i] for i in places])
-                    assert row[f"{role}_grades"] == [qrels[qid].get(query.doc_ids[i], 0) for i in places]
+                    assert row[f"{role}_grades"] == [qrels[query_id].get(query.doc_ids[i], 0) for i in places]
         seen += by_query
     assert sorted(seen) == sorted(small.QUERIES)
     counts = settings["counts"]
-    pairs = [(qid, doc_id) for qid, query in queries.items() for doc_id in query.doc_ids]
+    pairs = [(query_id, doc_id) for query_id, query in queries.items() for doc_id in query.doc_ids]
     assert (counts["queries"], counts["pairs"]) == (len(queries), len(pairs))
     assert counts["groups"] == sum(map(len, loaded.values()))
-    assert counts["unjudged"] == sum(doc_id not in qrels[qid] for qid, doc_id in pairs)
-    assert counts["relevant"] == sum(qrels[qid].get(doc_id, 0) > 0 for qid, doc_id in pairs)
+    assert counts["unjudged"] == sum(doc_id not in qrels[query_id] for query_id, doc_id in pairs)
+    assert counts["relevant"] == sum(qrels[query_id].get(doc_id, 0) > 0 for query_id, doc_id in pairs)
 
 
 def test_run_and_judgments_lie_beside(folder, tmp_path):
     build(folder, tmp_path / "out", folds="round-robin")
     run = read_run(tmp_path / "out" / "run.trec")
     assert {q: list(documents.items()) for q, documents in run.items()} == {
-        qid: small.ranking(folder / "run.trec", qid, K) for qid in small.QUERIES
+        query_id: small.ranking(folder / "run.trec", query_id, K) for query_id in small.QUERIES
     }
     assert read_qrels(tmp_path / "out" / "qrels.trec") == open_collection(folder / "collection").qrels()
     opened = load_groups(tmp_path / "out")
@@ -146,11 +146,13 @@ def test_load_groups_gives_the_rows_of_a_fold_in_file_order(folder, tmp_path):
     build(folder, tmp_path / "out", folds="random")
     opened = load_groups(tmp_path / "out")
     whole = opened.dataset()
-    assert whole["qid"][:] == [qid for split in opened.splits.values() for qid in split for _ in range(4)]
+    assert whole["query_id"][:] == [
+        query_id for split in opened.splits.values() for query_id in split for _ in range(4)
+    ]
     for number, fold in enumerate(opened.folds, start=1):
         assert set(fold.test) == set(opened.splits[f"fold_{number}"])
         part = opened.dataset(fold.train)
-        assert part.to_list() == [row for row in whole.to_list() if row["qid"] in fold.train]
+        assert part.to_list() == [row for row in whole.to_list() if row["query_id"] in fold.train]
         parts = [set(fold.train), set(fold.validation), set(fold.test)]
         assert sum(map(len, parts)) == len(set().union(*parts)) == len(small.QUERIES)
     assert len(opened.dataset([])) == 0
@@ -174,8 +176,8 @@ def test_own_splits_become_train_validation_and_test(folder, tmp_path):
     small.write_collection(collection)
     lines = (collection / "qrels" / "test.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
     wanted = {"train": ["q1", "3", "q5"], "dev": ["q4"], "test": ["q-ü", "q6", "q7"]}
-    for name, qids in wanted.items():
-        part = [line for line in lines if line.split("\t")[0] in qids]
+    for name, query_ids in wanted.items():
+        part = [line for line in lines if line.split("\t")[0] in query_ids]
         (collection / "qrels" / f"{name}.tsv").write_text("".join(part), encoding="utf-8")
     settings = build_groups(folder / "selected", tmp_path / "out", open_collection(collection), GroupOptions())
     opened = load_groups(tmp_path / "out")
@@ -270,5 +272,5 @@ def test_many_groups_fill_several_row_groups(tmp_path):
     file = pq.ParquetFile(tmp_path / "out" / "data" / "test-00000-of-00001.parquet")
     assert (file.metadata.num_rows, file.num_row_groups) == (200, 2)
     rows = load_groups(tmp_path / "out").dataset()
-    assert rows["qid"][:] == [qid for qid in queries for _ in range(5)]
+    assert rows["query_id"][:] == [query_id for query_id in queries for _ in range(5)]
     assert rows["group"][:] == list(range(5)) * 40 and rows[0]["prototype_ids"] == []

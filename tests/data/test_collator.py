@@ -18,7 +18,7 @@ def tokenizer():
     return BertTokenizer(vocab={word: index for index, word in enumerate(WORDS)})
 
 
-def row(qid="q1", query="cat", prototypes=("dog",), candidates=("eels", "the fox"), grades=(1, 0), group=0):
+def row(query_id="q1", query="cat", prototypes=("dog",), candidates=("eels", "the fox"), grades=(1, 0), group=0):
     def part(name, passages, grades):
         ids = [f"{name[0]}{i}" for i in range(len(passages))]
         ranks = list(range(1, len(passages) + 1))
@@ -27,7 +27,7 @@ def row(qid="q1", query="cat", prototypes=("dog",), candidates=("eels", "the fox
         return {f"{name}_{key}": value for key, value in values.items()}
 
     return {
-        "qid": qid,
+        "query_id": query_id,
         "query": query,
         "group": group,
         **part("prototype", prototypes, [0] * len(prototypes)),

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from modeling_cobert.data.collections import Document, open_collection, read_queries
+from modeling_cobert.collections.collection import Document, open_collection, read_queries
 
 DOCUMENTS = {
     "d1": Document("d1", "Apples", "red and green"),

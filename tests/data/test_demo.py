@@ -9,9 +9,9 @@ from pydoc_data.topics import topics as TOPICS
 
 import pytest
 
-from modeling_cobert.data.collections import open_collection
-from modeling_cobert.data.demo import demo_collection
-from modeling_cobert.data.folds import check_folds, make_folds
+from modeling_cobert.collections.collection import open_collection
+from modeling_cobert.collections.demo import demo_collection
+from modeling_cobert.collections.folds import check_folds, make_folds
 
 STORED = json.loads(resources.files("modeling_cobert.data").joinpath("demo_collection.json").read_text("utf-8"))
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modeling_cobert.data import index as index_module
-from modeling_cobert.data.analysis import Analyzer, load_stopwords
-from modeling_cobert.data.collections import Document, open_collection
-from modeling_cobert.data.expansion import rm3, rocchio_kl
-from modeling_cobert.data.first_stage import FirstStage, check_queries, query_terms, rank_all
-from modeling_cobert.data.index import build_index
-from modeling_cobert.data.trec import trec_order
+from modeling_cobert.collections.collection import Document, open_collection
+from modeling_cobert.collections.trec import trec_order
+from modeling_cobert.retrieval import index as index_module
+from modeling_cobert.retrieval.analysis import Analyzer, load_stopwords
+from modeling_cobert.retrieval.expansion import rm3, rocchio_kl
+from modeling_cobert.retrieval.first_stage import FirstStage, check_queries, query_terms, rank_all
+from modeling_cobert.retrieval.index import build_index
 
 PLAIN = {"stemmer": "none", "stopwords": "none"}
 
@@ -51,7 +51,7 @@ def test_anserini_analysis():
 @given(st.text(max_size=60))
 def test_chunks_change_nothing(text):
     # The standard tokeniser looks at chunks; on the whole text it must find the same words.
-    from modeling_cobert.data.analysis import _standard_tokens
+    from modeling_cobert.retrieval.analysis import _standard_tokens
 
     assert Analyzer("anserini", **PLAIN)(text) == _standard_tokens(text.lower())
 
@@ -314,51 +314,6 @@ def test_bm25_and_dph_against_pisa(shared_data, tmp_path):
             assert [ours[doc_id] for doc_id in theirs] == pytest.approx(list(theirs.values()), rel=1e-4)
             best = sorted(ours.values(), reverse=True)[:100]
             assert best == pytest.approx(sorted(theirs.values(), reverse=True), rel=1e-4)
-
-
-def test_pisa_as_engine(shared_data, tmp_path):
-    pytest.importorskip("pyterrier_pisa")
-    ir_measures = pytest.importorskip("ir_measures")
-    from modeling_cobert.data.pisa_engine import PisaEngine
-
-    collection = open_collection(shared_data / "vaswani")
-    index = build_index(collection.documents(), Analyzer("terrier", "english", index_stopwords=True))
-    engine = PisaEngine(tmp_path / "pisa", "vaswani")
-    engine.build(collection.documents())
-    engine.build(iter(()))  # the index is there: the documents are not even looked at
-    measure = ir_measures.AP @ 1000
-    for model in ("bm25", "bm25+rm3", "dph", "dph+kl"):
-        stage = FirstStage(model, idf="robertson")
-        ours, theirs = (
-            ir_measures.calc_aggregate([measure], collection.qrels(), run)[measure]
-            for run in (rank_all(stage, index, collection.queries()), engine.rank_all(stage, collection.queries()))
-        )
-        assert theirs == pytest.approx(ours, abs=0.001), model
-    with pytest.raises(ValueError, match="index of 'vaswani', not of 'other'"):
-        PisaEngine(tmp_path / "pisa", "other").build(collection.documents())
-
-
-def test_pisa_and_bad_input(tmp_path):
-    pytest.importorskip("pyterrier_pisa")
-    from modeling_cobert.data.pisa_engine import PisaEngine
-
-    def broken():
-        yield Document("d1", "", "wing")
-        raise ValueError("corpus.jsonl:2: not a JSON object")
-
-    engine = PisaEngine(tmp_path / "pisa", "tiny")
-    with pytest.raises(ValueError, match="corpus.jsonl:2"):
-        engine.build(broken())
-    assert not list(tmp_path.iterdir())
-    engine.build([Document("d1", "", "wing"), Document("d2", "", ""), Document("d3", "Wings", "of\nheat")])
-    with pytest.raises(ValueError, match="'2' .*has no terms"):
-        engine.rank_all(FirstStage("dph"), {"1": "wings", "2": "the"})
-    queries = {"1": "wings", "2": "the", "3": "unheard", "4": "HEAT"}
-    run = engine.rank_all(FirstStage("bm25+rm3"), queries, skip_missing=True)
-    assert list(run) == ["1", "4"] and set(run["1"]) == {"d1", "d3"}
-    (tmp_path / "mine").mkdir()
-    with pytest.raises(ValueError, match="no index made here"):
-        PisaEngine(tmp_path / "mine", "tiny").build(())
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modeling_cobert.data.folds import Fold, check_folds, make_folds, read_folds, rotate_parts, write_folds
+from modeling_cobert.collections.folds import Fold, check_folds, make_folds, read_folds, rotate_parts, write_folds
 
 IDS = st.lists(
     st.one_of(st.integers(0, 10**6).map(str), st.text("abc019-é", min_size=1, max_size=6)),

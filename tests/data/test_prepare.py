@@ -10,8 +10,8 @@ import pytest
 import small_collection as small
 import tiny
 
+from modeling_cobert.collections.collection import open_collection
 from modeling_cobert.data.arguments import CollectionArguments
-from modeling_cobert.data.collections import open_collection
 from modeling_cobert.data.groups import GroupOptions, load_groups
 from modeling_cobert.data.preparation import prepare
 from modeling_cobert.data.selection import SelectionOptions
@@ -58,8 +58,8 @@ def read_by_hand(folder, split):
     for name in split.split(","):
         for line in (folder / "qrels" / f"{name}.tsv").read_text(encoding="utf-8").split("\n")[1:]:
             if line:
-                qid, doc_id, grade = line.split("\t")
-                qrels[qid][doc_id] = int(grade)
+                query_id, doc_id, grade = line.split("\t")
+                qrels[query_id][doc_id] = int(grade)
     return documents, queries & set(qrels), qrels
 
 
@@ -83,8 +83,8 @@ def test_the_summary_counts_what_is_there(shared_data, tmp_path, name, split):
     documents, queries, qrels = read_by_hand(shared_data / name, split)
     found = defaultdict(list)
     for line in (tmp_path / "run" / "run.trec").read_text().splitlines():
-        qid, _, doc_id, *_ = line.split()
-        found[qid].append(doc_id)
+        query_id, _, doc_id, *_ = line.split()
+        found[query_id].append(doc_id)
     assert set(found) <= queries and max(map(len, found.values())) == k
     assert summary.queries == len(found)
     assert summary.skipped["queries_without_documents"] == len(queries) - len(found)
@@ -95,12 +95,14 @@ def test_the_summary_counts_what_is_there(shared_data, tmp_path, name, split):
     )
     assert summary.groups == sum(max(1, math.ceil((len(ids) - overlap) / (size - overlap))) for ids in found.values())
     recalls = []
-    for qid, ids in found.items():
-        relevant = {doc_id for doc_id, grade in qrels[qid].items() if grade > 0}
+    for query_id, ids in found.items():
+        relevant = {doc_id for doc_id, grade in qrels[query_id].items() if grade > 0}
         recalls.append(len(relevant & set(ids)) / len(relevant))
     assert summary.recall == pytest.approx(sum(recalls) / len(recalls))
-    pairs = [(qid, doc_id) for qid, ids in found.items() for doc_id in ids]
-    assert summary.unjudged == pytest.approx(sum(doc_id not in qrels[qid] for qid, doc_id in pairs) / len(pairs))
+    pairs = [(query_id, doc_id) for query_id, ids in found.items() for doc_id in ids]
+    assert summary.unjudged == pytest.approx(
+        sum(doc_id not in qrels[query_id] for query_id, doc_id in pairs) / len(pairs)
+    )
     assert summary.truncated is None
     opened = load_groups(tmp_path / "groups")
     assert sorted(opened.run) == sorted(found)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from data_scripts.retrieve import ModelArguments, RetrievalArguments, main
-from modeling_cobert.data.trec import read_run
+from modeling_cobert.collections.trec import read_run
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -107,20 +107,6 @@ def test_parameters_reach_the_model(folder, tmp_path):
         run_main(folder, tmp_path / "run", model_args, model="bm25", skip_missing=True)
         scores.append(read_run(tmp_path / "run"))
     assert all(scores[0] != other for other in scores[1:])
-
-
-def test_pisa_has_its_own_analysis(folder, tmp_path):
-    with pytest.raises(ValueError, match="--stemmer, --idf: PISA has its own"):
-        run_main(folder, tmp_path / "run", ModelArguments(stemmer="none", idf="robertson"), engine="pisa")
-
-
-def test_pisa(folder, tmp_path):
-    pytest.importorskip("pyterrier_pisa")
-    run_main(folder, tmp_path / "run", model="dph+kl", engine="pisa")
-    assert list(read_run(tmp_path / "run")["1"])[0] == "d1"
-    assert {path.name for path in tmp_path.iterdir()} == {"run", "tiny"}
-    run_main(folder, tmp_path / "run", engine="pisa", pisa_index=str(tmp_path / "index"))
-    assert (tmp_path / "index" / "source.json").is_file()
 
 
 def test_command_line(folder, tmp_path):

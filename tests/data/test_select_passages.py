@@ -14,10 +14,10 @@ import tiny
 import torch
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
+from modeling_cobert.collections.collection import open_collection
 from modeling_cobert.data.arguments import CollectionArguments
-from modeling_cobert.data.collections import open_collection
 from modeling_cobert.data.selection import SelectionOptions, read_selected, select_passages, selected_queries
-from modeling_cobert.data.steps import read_settings
+from modeling_cobert.steps.folders import read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 K = 11
@@ -96,12 +96,12 @@ def test_each_document_keeps_its_best_passage(folder, tmp_path, selector, title)
     slow, documents = SlowSelector(folder / selector), small.make_documents()
     found = iter(rows(tmp_path / "out"))
     truncated = passages = 0
-    for qid, query in small.QUERIES.items():
-        for rank, (doc_id, first_stage) in enumerate(small.ranking(folder / "run.trec", qid, K), start=1):
+    for query_id, query in small.QUERIES.items():
+        for rank, (doc_id, first_stage) in enumerate(small.ranking(folder / "run.trec", query_id, K), start=1):
             row = next(found)
             texts = small.windows(*documents[doc_id], *small.WINDOW, with_title=title)
             scores = [slow(query, text) for text in texts]
-            assert (row["qid"], row["query"], row["doc_id"], row["rank"]) == (qid, query, doc_id, rank)
+            assert (row["query_id"], row["query"], row["doc_id"], row["rank"]) == (query_id, query, doc_id, rank)
             assert row["first_stage_score"] == first_stage and row["windows"] == len(texts)
             assert row["passage"] == texts[row["window"]]
             assert row["score"] == pytest.approx(max(scores), abs=1e-4)
@@ -135,8 +135,8 @@ def test_lexical_is_bm25_among_the_passages_of_a_querys_candidates(folder, tmp_p
     settings = select(folder, tmp_path / "out", "lexical", passage_title=title)
     documents = small.make_documents()
     found = iter(rows(tmp_path / "out"))
-    for qid, query in small.QUERIES.items():
-        ranked = small.ranking(folder / "run.trec", qid, K)
+    for query_id, query in small.QUERIES.items():
+        ranked = small.ranking(folder / "run.trec", query_id, K)
         texts = [small.windows(*documents[doc_id], *small.WINDOW, with_title=title) for doc_id, _ in ranked]
         scores = iter(slow_bm25(query, [text for document in texts for text in document]))
         for (doc_id, _), document in zip(ranked, texts, strict=True):
@@ -164,7 +164,7 @@ def test_a_tokenizer_counts_what_a_selector_without_one_would_let_be_truncated(f
 
 def test_counts_and_readers_agree_with_the_inputs(folder, tmp_path):
     counts = select(folder, tmp_path / "out", "lexical")["counts"]
-    ranked = {qid: small.ranking(folder / "run.trec", qid, K) for qid in small.QUERIES}
+    ranked = {query_id: small.ranking(folder / "run.trec", query_id, K) for query_id in small.QUERIES}
     distinct = {doc_id for documents in ranked.values() for doc_id, _ in documents}
     documents = small.make_documents()
     passages = {doc_id: len(small.windows(*documents[doc_id], *small.WINDOW)) for doc_id in distinct}
@@ -174,8 +174,8 @@ def test_counts_and_readers_agree_with_the_inputs(folder, tmp_path):
     assert set(counts["skipped"].values()) == {0}
     assert selected_queries(tmp_path / "out") == list(small.QUERIES)
     for query in read_selected(tmp_path / "out"):
-        assert list(zip(query.doc_ids, query.first_stage_scores, strict=True)) == ranked[query.qid]
-        assert query.ranks == list(range(1, K + 1)) and query.query == small.QUERIES[query.qid]
+        assert list(zip(query.doc_ids, query.first_stage_scores, strict=True)) == ranked[query.query_id]
+        assert query.ranks == list(range(1, K + 1)) and query.query == small.QUERIES[query.query_id]
 
 
 def test_a_query_scores_the_same_whatever_it_shares_a_shard_with(folder, tmp_path):
@@ -315,7 +315,7 @@ def test_what_is_missing_is_an_error_or_is_counted(broken, tmp_path):
         "queries_without_documents": 2,  # "lonely", and "q2" whose only document is gone
         "documents_missing": 2,
     }
-    kept = [(row["qid"], row["doc_id"], row["rank"]) for row in rows(tmp_path / "out")]
+    kept = [(row["query_id"], row["doc_id"], row["rank"]) for row in rows(tmp_path / "out")]
     assert kept == [("q1", "one", 1), ("q1", "window", 2)]
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modeling_cobert.data.trec import read_qrels, read_run, trec_order, write_qrels, write_run
+from modeling_cobert.collections.trec import read_qrels, read_run, trec_order, write_qrels, write_run
 
 ids = st.text(st.characters(exclude_categories=["Cs", "Z", "Cc"]), min_size=1, max_size=4).filter(
     lambda text: not text.startswith("\ufeff")

@@ -6,9 +6,9 @@ import pytest
 import tiny
 import torch
 
-from modeling_cobert.evaluation.explanation import Explanation, explain_query, explanation_section, scorer_attention
-from modeling_cobert.evaluation.ranking import EncodedQuery, Ranker
+from modeling_cobert.analysis.explanation import Explanation, explain_query, explanation_section, scorer_attention
 from modeling_cobert.evaluation.report import render_report
+from modeling_cobert.ranking.ranker import EncodedQuery, Ranker
 
 DOCUMENTS = 12  # with groups of 7 that share 2: (0, 7), (5, 12)
 
@@ -25,7 +25,7 @@ def make(tokenizer, variant: str, count: int = DOCUMENTS, **fields) -> tuple[Ran
     relevance = torch.randn(count, generator=torch.Generator().manual_seed(4)).tolist()
     best = sorted(range(count), key=lambda i: -relevance[i])[: model.num_prototypes]
     encoded = EncodedQuery(
-        qid="<q>",
+        query_id="<q>",
         query="bees & <b>cars</b>",
         doc_ids=[f"d{i}" for i in range(count)],
         texts=[f"text <script>{i}</script>" for i in range(count)],

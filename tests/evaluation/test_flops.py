@@ -12,11 +12,9 @@ from transformers import BertConfig, BertForSequenceClassification, BertModel
 
 from data_scripts.flops import FlopsArguments, main
 from modeling_cobert import CoBertConfig, CoBertForGroupwiseRanking
-from modeling_cobert.data.collections import open_collection
-from modeling_cobert.data.groups import GroupOptions, build_groups
-from modeling_cobert.data.selection import SelectionOptions, select_passages
-from modeling_cobert.data.trec import write_run
-from modeling_cobert.evaluation.flops import (
+from modeling_cobert.collections.collection import open_collection
+from modeling_cobert.collections.trec import write_run
+from modeling_cobert.cost.macs import (
     TERA,
     VARIANTS,
     BertShape,
@@ -28,7 +26,9 @@ from modeling_cobert.evaluation.flops import (
     own_costs,
     passage_macs,
 )
-from modeling_cobert.evaluation.paper_flops import paper_costs, paper_remarks
+from modeling_cobert.cost.paper import paper_costs, paper_remarks
+from modeling_cobert.data.groups import GroupOptions, build_groups
+from modeling_cobert.data.selection import SelectionOptions, select_passages
 from modeling_cobert.reranking_cobert import score_list
 
 ROOT = Path(__file__).resolve().parents[2]

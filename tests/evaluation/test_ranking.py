@@ -10,12 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modeling_cobert.data.collections import open_collection
-from modeling_cobert.data.trec import trec_order
-from modeling_cobert.evaluation.ranking import Ranker, rerank_queries, strict_scores
-from modeling_cobert.evaluation.ranking_inputs import collection_inputs, groups_inputs
-from modeling_cobert.evaluation.seen import refuse_seen, seen_queries
+from modeling_cobert.collections.collection import open_collection
+from modeling_cobert.collections.trec import trec_order
 from modeling_cobert.grouping_cobert import best_first
+from modeling_cobert.ranking.inputs import collection_inputs, groups_inputs
+from modeling_cobert.ranking.ranker import Ranker, rerank_queries, strict_scores
+from modeling_cobert.ranking.seen import refuse_seen, seen_queries
 
 
 @pytest.fixture(scope="module")
@@ -44,18 +44,18 @@ def reranked_one_by_one(model, folder, selector=None) -> dict[str, dict[str, flo
     documents = {d.doc_id: {"title": d.title, "text": d.text} for d in open_collection(folder).documents()}
     run = collection_inputs(open_collection(folder), folder / "run.trec", progress=False).run
     result = {}
-    for qid, scores in run.items():
+    for query_id, scores in run.items():
         ids = list(scores)
-        ranking = model.rerank(tiny_collection.QUERIES[qid], [documents[i] for i in ids], selector=selector)
-        result[qid] = {ids[r["corpus_id"]]: r["score"] for r in ranking}
+        ranking = model.rerank(tiny_collection.QUERIES[query_id], [documents[i] for i in ids], selector=selector)
+        result[query_id] = {ids[r["corpus_id"]]: r["score"] for r in ranking}
     return result
 
 
 def assert_same_run(run, expected):
     assert run.keys() == expected.keys()
-    for qid, scores in expected.items():
-        assert list(run[qid]) == list(scores)
-        assert list(run[qid].values()) == pytest.approx(list(scores.values()), abs=1e-5)
+    for query_id, scores in expected.items():
+        assert list(run[query_id]) == list(scores)
+        assert list(run[query_id].values()) == pytest.approx(list(scores.values()), abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -97,12 +97,12 @@ def test_stored_groups_and_prototypes_are_taken_as_they_are(tokenizer, folder, t
             return_tensors="pt",
         )
         logits = made.model(**{name: value.unsqueeze(0) for name, value in batch.items()}).logits[0].tolist()
-        scores = expected.setdefault(row["qid"], {})
+        scores = expected.setdefault(row["query_id"], {})
         for doc_id, logit in zip(row["candidate_ids"], logits, strict=True):
             scores[doc_id] = max(scores.get(doc_id, logit), logit)
     assert run.keys() == expected.keys()
-    for qid, scores in expected.items():
-        assert run[qid] == pytest.approx(scores, abs=1e-5)
+    for query_id, scores in expected.items():
+        assert run[query_id] == pytest.approx(scores, abs=1e-5)
 
 
 def test_each_distinct_pair_is_encoded_once(tokenizer, groups, tmp_path, monkeypatch):
@@ -161,10 +161,10 @@ def test_what_is_done_is_not_done_again_and_never_mixed(tokenizer, folder, tmp_p
     fewer = collection_inputs(open_collection(folder), folder / "run.trec", k=5, progress=False)
     with pytest.raises(ValueError, match="begun with other settings: k is 1000, now 5"):
         rerank_queries(made, fewer, tmp_path, progress=False)
-    parts[3].write_text('{"qid": "q3"')
+    parts[3].write_text('{"query_id": "q3"')
     with pytest.raises(ValueError, match="000003.json: damaged"):
         rerank_queries(made, inputs, tmp_path, progress=False)
-    parts[3].write_text(json.dumps({"qid": "q1", "result": {}}))
+    parts[3].write_text(json.dumps({"query_id": "q1", "result": {}}))
     with pytest.raises(ValueError, match="this is query 'q1', not 'q3'"):
         rerank_queries(made, inputs, tmp_path, progress=False)
 

@@ -8,11 +8,7 @@ import tiny_collection
 import torch
 from test_explanation import make
 
-from modeling_cobert.data.collections import open_collection
-from modeling_cobert.evaluation.measures import evaluate_run
-from modeling_cobert.evaluation.ranking import Ranker, rerank_queries
-from modeling_cobert.evaluation.ranking_inputs import collection_inputs
-from modeling_cobert.evaluation.stability import (
+from modeling_cobert.analysis.stability import (
     Condition,
     StabilityOptions,
     compare_scores,
@@ -25,8 +21,12 @@ from modeling_cobert.evaluation.stability import (
     stability,
     stability_table,
 )
+from modeling_cobert.collections.collection import open_collection
+from modeling_cobert.evaluation.measures import evaluate_run
 from modeling_cobert.evaluation.tables import to_terminal
 from modeling_cobert.grouping_cobert import overlapping_windows
+from modeling_cobert.ranking.inputs import collection_inputs
+from modeling_cobert.ranking.ranker import Ranker, rerank_queries
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +158,7 @@ def test_a_whole_query_set(tokenizer, tmp_path, monkeypatch):
     # All candidates are no change at all, and the measure is that of the ranking itself.
     same = summary["candidates 99"]
     assert same["worst_rank_change"] == same["worst_score_change"] == 0
-    judged = {qid: inputs.qrels[qid] for qid in inputs.queries}
+    judged = {query_id: inputs.qrels[query_id] for query_id in inputs.queries}
     run = rerank_queries(ranker, inputs, tmp_path / "run", progress=False)
     means = evaluate_run(judged, run, ["nDCG@20", "P@5"]).means
     for measure, value in means.items():

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import train_cobert
+from modeling_cobert.collections.trec import read_run
 from modeling_cobert.data.groups import load_groups
-from modeling_cobert.data.trec import read_run
 from modeling_cobert.evaluation.measures import evaluate_run
 from modeling_cobert.training.checks import refuse_seen, seen_queries
 from modeling_cobert.training.cross_validation import results_table

@@ -4,7 +4,7 @@ import datasets
 import numpy as np
 import pytest
 
-from modeling_cobert.training.ranking import measure_run, merge_groups
+from modeling_cobert.ranking.merging import measure_run, merge_groups
 from modeling_cobert.training.sampler import GroupSampler
 
 QUERIES = ["a", "b", "a", "c", "c", "b", "a"]
@@ -47,7 +47,7 @@ def test_unknown_order():
 
 
 def rows(*groups):
-    names = ("qid", "group", "candidate_ids", "candidate_ranks")
+    names = ("query_id", "group", "candidate_ids", "candidate_ranks")
     return datasets.Dataset.from_list([dict(zip(names, group, strict=True)) for group in groups])
 
 

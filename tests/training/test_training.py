@@ -14,8 +14,8 @@ from tiny_groups import make_groups
 
 import train_cobert
 from modeling_cobert import CoBertForGroupwiseRanking
+from modeling_cobert.collections.trec import read_run
 from modeling_cobert.data.groups import SCHEMA, load_groups
-from modeling_cobert.data.trec import read_run
 from modeling_cobert.evaluation.measures import evaluate_run
 from modeling_cobert.training.arguments import CoBertTrainingArguments, DataArguments, ModelArguments
 from modeling_cobert.training.trainer import GroupTrainer
@@ -36,7 +36,7 @@ def scores_by_rerank(folder, rows, run):
     model = CoBertForGroupwiseRanking.from_pretrained(folder)
     queries, texts = {}, {}
     for row in rows:
-        queries[row["qid"]] = row["query"]
+        queries[row["query_id"]] = row["query"]
         texts |= dict(zip(row["candidate_ids"], row["candidate_passages"], strict=True))
     found = {}
     for query_id, query in queries.items():
@@ -102,10 +102,10 @@ def test_the_whole_way_equals_rerank_with_the_same_prototypes(arguments, tmp_pat
     (made / "settings.json").write_text(json.dumps(settings | {"selector": "first-stage"}))
     for file in (made / "data").iterdir():
         rows = pq.read_table(file).to_pylist()
-        top = {row["qid"]: row for row in rows if row["group"] == 0}
+        top = {row["query_id"]: row for row in rows if row["group"] == 0}
         for row in rows:
             for name in ("ids", "passages", "ranks", "scores", "grades"):
-                row[f"prototype_{name}"] = top[row["qid"]][f"candidate_{name}"][:2]
+                row[f"prototype_{name}"] = top[row["query_id"]][f"candidate_{name}"][:2]
         pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), file)
     model_args, data_args, training_args = arguments(data={"groups": str(made)}, num_train_epochs=1)
     train_cobert.main(model_args, data_args, training_args)

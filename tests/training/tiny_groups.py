@@ -7,11 +7,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import tiny
 
-from modeling_cobert.data.folds import make_folds, write_folds
+from modeling_cobert.collections.folds import make_folds, write_folds
+from modeling_cobert.collections.trec import write_qrels, write_run
 from modeling_cobert.data.groups import SCHEMA, split_file
-from modeling_cobert.data.steps import write_settings
-from modeling_cobert.data.trec import write_qrels, write_run
 from modeling_cobert.grouping_cobert import overlapping_windows
+from modeling_cobert.steps.folders import write_settings
 
 DOCUMENTS, SIZE, OVERLAP, PROTOTYPES = 9, 5, 1, 2
 
@@ -33,19 +33,19 @@ def make_groups(
     else:
         splits = {f"fold_{i}": list(fold.test) for i, fold in enumerate(fold_list, start=1)}
     run, qrels = {}, {}
-    for split, qids in splits.items():
+    for split, query_ids in splits.items():
         rows = []
-        for qid in qids:
+        for query_id in query_ids:
             query = generator.sample(tiny.WORDS, 2)
             texts = [" ".join(generator.choices(tiny.WORDS, k=6)) for _ in range(documents)]
             texts[generator.randrange(documents)] += f" {query[0]}"
             grades = [int(query[0] in text.split()) for text in texts]
-            ids = [f"{qid}-d{j}" for j in range(documents)]
-            run[qid] = {doc: float(documents - j) for j, doc in enumerate(ids)}
-            qrels[qid] = dict(zip(ids, grades, strict=True))
+            ids = [f"{query_id}-d{j}" for j in range(documents)]
+            run[query_id] = {doc: float(documents - j) for j, doc in enumerate(ids)}
+            qrels[query_id] = dict(zip(ids, grades, strict=True))
             best = sorted(range(documents), key=lambda j: -sum(w in texts[j].split() for w in query))[:prototypes]
             for number, window in enumerate(overlapping_windows(documents, SIZE, OVERLAP)):
-                row = {"qid": qid, "query": " ".join(query), "group": number}
+                row = {"query_id": query_id, "query": " ".join(query), "group": number}
                 for role, places in (("prototype", best), ("candidate", range(*window))):
                     row[f"{role}_ids"] = [ids[j] for j in places]
                     row[f"{role}_passages"] = [texts[j] for j in places]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from .collections import Collection
+from .collection import Collection
 from .folds import METHODS, Fold, check_folds, make_folds, read_folds
 
 logger = logging.getLogger(__name__)
@@ -32,18 +32,18 @@ class SplitPlan:
 
     @cached_property
     def split_of(self) -> dict[str, str]:
-        return {qid: split for split, qids in self.splits.items() for qid in qids}
+        return {query_id: split for split, query_ids in self.splits.items() for query_id in query_ids}
 
 
 def plan_splits(
-    collection: Collection, qids: Sequence[str], folds: str = "auto", seed: int = 42, skip_missing: bool = False
+    collection: Collection, query_ids: Sequence[str], folds: str = "auto", seed: int = 42, skip_missing: bool = False
 ) -> SplitPlan:
     """
     Assigns queries to splits, each to at most one.
 
     Args:
         collection ([`Collection`]): whose queries, own folds and own splits count.
-        qids (`list[str]`): the queries that there are candidates for.
+        query_ids (`list[str]`): the queries that there are candidates for.
         folds (`str`, *optional*, defaults to `"auto"`): a JSON file of folds, `"round-robin"` or `"random"` over all
             queries of the collection, or `"none"` (one split, `test`). `"auto"` takes the collection's own folds, else
             its own train, validation and test, else random folds. Split `fold_i` holds what fold i tests.
@@ -52,57 +52,68 @@ def plan_splits(
             folds for other queries cut down, instead of being an error.
     """
     if folds == "none":
-        return SplitPlan({"test": tuple(qids)}, None, {}, "none")
+        return SplitPlan({"test": tuple(query_ids)}, None, {}, "none")
     if folds == "auto":
         own = collection.folds()
         if own is not None:
-            return _by_folds(own, qids, skip_missing, f"folds of {collection.name}")
+            return _by_folds(own, query_ids, skip_missing, f"folds of {collection.name}")
         if collection.splits():
-            return _by_own_splits(collection, qids, skip_missing)
+            return _by_own_splits(collection, query_ids, skip_missing)
         logger.warning("%s has no folds of its own: its queries are dealt at random, seed %d", collection.name, seed)
         folds = "random"
     if folds in METHODS:
         # All queries are dealt, so that nobody's fold depends on what a first stage found.
         dealt = make_folds(collection.queries(), folds, seed)
-        return _by_folds(dealt, qids, True, f"{folds} folds of {collection.name}")
-    return _by_folds(read_folds(folds), qids, skip_missing, folds)
+        return _by_folds(dealt, query_ids, True, f"{folds} folds of {collection.name}")
+    return _by_folds(read_folds(folds), query_ids, skip_missing, folds)
 
 
-def _by_folds(folds: Sequence[Fold], qids: Sequence[str], skip_missing: bool, source: str) -> SplitPlan:
-    report = check_folds(folds, qids, skip_missing, source)
-    there = set(qids)
+def _by_folds(folds: Sequence[Fold], query_ids: Sequence[str], skip_missing: bool, source: str) -> SplitPlan:
+    report = check_folds(folds, query_ids, skip_missing, source)
+    there = set(query_ids)
     kept = [
-        Fold(*(tuple(qid for qid in part if qid in there) for part in (fold.train, fold.validation, fold.test)))
+        Fold(
+            *(
+                tuple(query_id for query_id in part if query_id in there)
+                for part in (fold.train, fold.validation, fold.test)
+            )
+        )
         for fold in folds
     ]
     for number, fold in enumerate(kept, start=1):
         for name in ("train", "validation", "test"):
             if not getattr(fold, name):
                 raise ValueError(f"{source}: no query is left to {name} on in fold {number}")
-    tested = {qid: number for number, fold in enumerate(kept, start=1) for qid in fold.test}
+    tested = {query_id: number for number, fold in enumerate(kept, start=1) for query_id in fold.test}
     splits = {
-        f"fold_{number}": tuple(qid for qid in qids if tested.get(qid) == number) for number in range(1, len(kept) + 1)
+        f"fold_{number}": tuple(query_id for query_id in query_ids if tested.get(query_id) == number)
+        for number in range(1, len(kept) + 1)
     }
     skipped = {"queries_in_no_fold": len(report.untested), "fold_queries_unknown": len(report.unknown)}
     return SplitPlan(splits, kept, skipped, source)
 
 
-def _by_own_splits(collection: Collection, qids: Sequence[str], skip_missing: bool) -> SplitPlan:
+def _by_own_splits(collection: Collection, query_ids: Sequence[str], skip_missing: bool) -> SplitPlan:
     split_of: dict[str, str] = {}
     names = []
     for own in collection.splits():
         # "train-graded" is a version of "train".
         name = _NAMES.get(own.partition("-")[0], own.replace("-", "_"))
         names.append(name)
-        for qid in collection.qrels(own):
-            if split_of.setdefault(qid, name) != name:
-                raise ValueError(f"{collection.name}: query {qid!r} is in split {split_of[qid]!r} and in {name!r}")
-    outside = [qid for qid in qids if qid not in split_of]
+        for query_id in collection.qrels(own):
+            if split_of.setdefault(query_id, name) != name:
+                raise ValueError(
+                    f"{collection.name}: query {query_id!r} is in split {split_of[query_id]!r} and in {name!r}"
+                )
+    outside = [query_id for query_id in query_ids if query_id not in split_of]
     if outside:
         message = f"{collection.name}: {len(outside)} queries are in no split, such as {outside[0]!r}"
         if not skip_missing:
             raise ValueError(f"{message}. Name a split, or go on without them with --skip-missing.")
         logger.warning("%s: skipped", message)
-    splits = {name: tuple(qid for qid in qids if split_of.get(qid) == name) for name in dict.fromkeys(names)}
+    splits = {
+        name: tuple(query_id for query_id in query_ids if split_of.get(query_id) == name)
+        for name in dict.fromkeys(names)
+    }
     splits = {name: ids for name, ids in splits.items() if ids}
     return SplitPlan(splits, None, {"queries_in_no_split": len(outside)}, f"splits of {collection.name}")

@@ -28,13 +28,13 @@ def seen_queries(model: str, collection: str) -> set[str]:
         if isinstance(content.get("seen"), dict):
             seen.update(map(str, content["seen"].get(collection, ())))
         if name == NOTES[0] and content.get("collection", collection) == collection:
-            seen.update(str(qid) for part in ("train", "validation") for qid in content.get(part, ()))
+            seen.update(str(query_id) for part in ("train", "validation") for query_id in content.get(part, ()))
     return seen
 
 
-def refuse_seen(model: str, collection: str, qids: Iterable[str]) -> None:
+def refuse_seen(model: str, collection: str, query_ids: Iterable[str]) -> None:
     """Raises where a model would be tested on queries that it has seen."""
-    both = sorted(seen_queries(model, collection) & set(qids))
+    both = sorted(seen_queries(model, collection) & set(query_ids))
     if both:
         raise ValueError(
             f"{model}: {len(both)} of these queries were in its training or validation, such as {both[0]!r}. Evaluate "

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .files import atomic_open
+from ..steps.files import atomic_open
 
 logger = logging.getLogger(__name__)
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 from ..data.candidates import check_judgments
-from ..data.collections import Collection, Document, read_queries
-from ..data.folds import Fold
-from ..data.splits import plan_splits
+from .collection import Collection, Document, read_queries
+from .folds import Fold
+from .splits import plan_splits
 
 
 class CollectionView:
@@ -32,7 +32,7 @@ class CollectionView:
 
     def qrels(self, split: str | None = None) -> dict[str, dict[str, int]]:
         judged = self._judgments if split is None else self.base.qrels(split)
-        return {qid: dict(grades) for qid, grades in judged.items() if qid in self._texts}
+        return {query_id: dict(grades) for query_id, grades in judged.items() if query_id in self._texts}
 
     def documents(self) -> Iterator[Document]:
         return self.base.documents()
@@ -61,8 +61,8 @@ def open_view(
     queries, qrels = base.queries(), base.qrels()
     check_judgments(qrels, queries, skip_missing, f"judgments of {base.name}")
     if max_queries is not None:
-        kept = [qid for qid in queries if qrels.get(qid)][:max_queries]
-        queries = {qid: queries[qid] for qid in kept}
+        kept = [query_id for query_id in queries if qrels.get(query_id)][:max_queries]
+        queries = {query_id: queries[query_id] for query_id in kept}
         own = base.folds()
         base = CollectionView(base, queries, None if own is None else _cut(own, queries))
     trimmed = max_queries is not None
@@ -86,17 +86,17 @@ def queries_under_test(view: CollectionView) -> tuple[str, ...]:
     if folds is None:
         # What does not fit was an error, or was counted, when the view was opened.
         return plan_splits(view, list(view.queries()), "auto", skip_missing=True).splits["test"]
-    tested = {qid for fold in folds for qid in fold.test}
-    return tuple(qid for qid in view.queries() if qid in tested)
+    tested = {query_id for fold in folds for query_id in fold.test}
+    return tuple(query_id for query_id in view.queries() if query_id in tested)
 
 
 def expanded_view(view: CollectionView, path: str) -> CollectionView:
     """The same queries with the texts of a file, which must have every one of them."""
     replaced = read_queries(path)
-    missing = [qid for qid in view.queries() if not replaced.get(qid, "").strip()]
+    missing = [query_id for query_id in view.queries() if not replaced.get(query_id, "").strip()]
     if missing:
         raise ValueError(
             f"{path}: {len(missing)} of {len(view.queries())} queries have no expanded text, such as {missing[0]!r}: "
             "give each query a line, with its own text where there is no suggestion"
         )
-    return CollectionView(view.base, {qid: replaced[qid] for qid in view.queries()}, view.folds())
+    return CollectionView(view.base, {query_id: replaced[query_id] for query_id in view.queries()}, view.folds())

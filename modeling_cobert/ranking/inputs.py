@@ -12,16 +12,16 @@ from itertools import islice
 import datasets
 from tqdm.auto import tqdm
 
+from ..collections.collection import Collection
+from ..collections.folds import Fold
+from ..collections.trec import read_run, trec_columns
 from ..data.candidates import as_dict
-from ..data.collections import Collection
-from ..data.folds import Fold
 from ..data.groups import GroupsFolder, load_groups
 from ..data.groups_card import split_file
-from ..data.steps import file_sha256, json_sha256
-from ..data.trec import read_run, trec_columns
 from ..grouping_cobert import best_first, overlapping_windows
 from ..reranking_cobert import own_relevance
-from .ranking import EncodedQuery, Ranker, check_queries
+from ..steps.folders import file_sha256, json_sha256
+from .ranker import EncodedQuery, Ranker, check_queries
 
 logger = logging.getLogger(__name__)
 
@@ -50,13 +50,13 @@ def chosen_queries(
             raise ValueError(f"{source}: has folds 1 to {len(folds)}, so there is no fold {fold}")
         chosen &= set(folds[fold - 1].test)
     if queries is not None:
-        unknown = [qid for qid in queries if qid not in chosen]
+        unknown = [query_id for query_id in queries if query_id not in chosen]
         if unknown:
             raise ValueError(f"{source}: {len(unknown)} queries asked for are not there, such as {unknown[0]!r}")
         chosen &= set(queries)
     if not chosen:
         raise ValueError(f"{source}: no query is left to evaluate")
-    return [qid for qid in known if qid in chosen]
+    return [query_id for query_id in known if query_id in chosen]
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,12 @@ class GroupsInputs:
 
     Args:
         groups ([`GroupsFolder`]): the folder.
-        qids (`list[str]`): the queries to re-rank.
+        query_ids (`list[str]`): the queries to re-rank.
         qrels (`dict[str, dict[str, int]]` or `None`): the judgments that count.
     """
 
     groups: GroupsFolder
-    qids: list[str]
+    query_ids: list[str]
     qrels: dict[str, dict[str, int]] | None
 
     @property
@@ -93,8 +93,8 @@ class GroupsInputs:
     @cached_property
     def _rows(self) -> dict[str, list[int]]:
         rows: dict[str, list[int]] = {}
-        for number, qid in enumerate(self._dataset["qid"]):
-            rows.setdefault(qid, []).append(number)
+        for number, query_id in enumerate(self._dataset["query_id"]):
+            rows.setdefault(query_id, []).append(number)
         return rows
 
     @cached_property
@@ -106,12 +106,12 @@ class GroupsInputs:
 
     @cached_property
     def queries(self) -> dict[str, str]:
-        texts = self._dataset.select_columns(["qid", "query"])
-        return {qid: texts[self._rows[qid][0]]["query"] for qid in self.qids}
+        texts = self._dataset.select_columns(["query_id", "query"])
+        return {query_id: texts[self._rows[query_id][0]]["query"] for query_id in self.query_ids}
 
     @cached_property
     def run(self) -> dict[str, dict[str, float]]:
-        return {qid: self.groups.run[qid] for qid in self.qids}
+        return {query_id: self.groups.run[query_id] for query_id in self.query_ids}
 
     def group_shape(self, ranker: Ranker) -> tuple[int, int]:
         return self.groups.settings["group_size"], self.groups.settings["group_overlap"]
@@ -139,8 +139,8 @@ class GroupsInputs:
                 logger.warning("%s: %s is %s here, the model's is %s", self.groups.folder, name, stored[name], own)
         check_queries(ranker, self.queries)
 
-    def encode(self, ranker: Ranker, qid: str, advance: Callable | None = None) -> EncodedQuery:
-        rows = sorted((self._dataset[number] for number in self._rows[qid]), key=lambda row: row["group"])
+    def encode(self, ranker: Ranker, query_id: str, advance: Callable | None = None) -> EncodedQuery:
+        rows = sorted((self._dataset[number] for number in self._rows[query_id]), key=lambda row: row["group"])
         passages: dict[str, str] = {}
         relevance: dict[str, float] = {}
         for row in rows:
@@ -156,11 +156,11 @@ class GroupsInputs:
         if [row["candidate_ids"] for row in rows] != [doc_ids[start:end] for start, end in windows]:
             raise ValueError(f"{self.groups.folder}: its groups are not those that its settings describe")
         return EncodedQuery(
-            qid=qid,
-            query=self.queries[qid],
+            query_id=query_id,
+            query=self.queries[query_id],
             doc_ids=doc_ids,
             texts=list(passages.values()),
-            vectors=ranker.encode_passages(self.queries[qid], list(passages.values()), advance),
+            vectors=ranker.encode_passages(self.queries[query_id], list(passages.values()), advance),
             relevance=list(relevance.values()),
             prototypes=self._prototypes(rows, passages)[: ranker.model.num_prototypes],
             group_size=size,
@@ -204,13 +204,15 @@ def groups_inputs(
     unknown = [name for name in names if name not in groups.splits]
     if unknown:
         raise ValueError(f"{folder}: no split {unknown[0]!r}; there are {', '.join(groups.splits)}")
-    known = [qid for name in names for qid in groups.splits[name]]
-    qids = chosen_queries(known, queries, fold, groups.folds, str(folder))
+    known = [query_id for name in names for query_id in groups.splits[name]]
+    query_ids = chosen_queries(known, queries, fold, groups.folds, str(folder))
     everything = split is None and fold is None and queries is None
     there = groups.qrels if qrels is None else qrels
-    chosen = set(qids)
-    kept = {qid: dict(grades) for qid, grades in there.items() if grades and (everything or qid in chosen)}
-    return GroupsInputs(groups, qids, kept or None)
+    chosen = set(query_ids)
+    kept = {
+        query_id: dict(grades) for query_id, grades in there.items() if grades and (everything or query_id in chosen)
+    }
+    return GroupsInputs(groups, query_ids, kept or None)
 
 
 @dataclass(frozen=True)
@@ -254,15 +256,15 @@ class CollectionInputs:
             own_relevance(ranker.model, ranker.model.classifier.weight.detach())  # raises where there is no such head
         check_queries(ranker, self.queries)
 
-    def encode(self, ranker: Ranker, qid: str, advance: Callable | None = None) -> EncodedQuery:
-        doc_ids = list(self.run[qid])
+    def encode(self, ranker: Ranker, query_id: str, advance: Callable | None = None) -> EncodedQuery:
+        doc_ids = list(self.run[query_id])
         found = self.collection.lookup(doc_ids)
         documents = [as_dict(found[doc_id]) for doc_id in doc_ids]
-        vectors, relevance = ranker.encode_documents(self.queries[qid], documents, advance)
+        vectors, relevance = ranker.encode_documents(self.queries[query_id], documents, advance)
         size, overlap = self.group_shape(ranker)
         return EncodedQuery(
-            qid=qid,
-            query=self.queries[qid],
+            query_id=query_id,
+            query=self.queries[query_id],
             doc_ids=doc_ids,
             texts=[document["title"] or document["text"] for document in documents],
             vectors=vectors,
@@ -304,28 +306,28 @@ def collection_inputs(
     if not scored.keys() & texts.keys():
         raise ValueError(f"{run}: not one of its {len(scored)} queries is in {collection.name}: is it another's run?")
     folds = collection.folds() if fold is not None else None
-    qids = chosen_queries(list(texts), queries, fold, folds, collection.name)
-    skipped = {"run_queries_not_asked_for": len(scored.keys() - set(qids))}
-    without = [qid for qid in qids if qid not in scored]
+    query_ids = chosen_queries(list(texts), queries, fold, folds, collection.name)
+    skipped = {"run_queries_not_asked_for": len(scored.keys() - set(query_ids))}
+    without = [query_id for query_id in query_ids if query_id not in scored]
     skipped["queries_without_documents"] = len(without)
     if without:
-        logger.warning("%s: no documents for %d of %d queries: %s", run, len(without), len(qids), without[:5])
-    ranked = {qid: dict(islice(scored[qid].items(), k)) for qid in qids if qid in scored}
+        logger.warning("%s: no documents for %d of %d queries: %s", run, len(without), len(query_ids), without[:5])
+    ranked = {query_id: dict(islice(scored[query_id].items(), k)) for query_id in query_ids if query_id in scored}
     if not ranked:
-        raise ValueError(f"{run}: has no documents for any of the {len(qids)} queries asked for")
+        raise ValueError(f"{run}: has no documents for any of the {len(query_ids)} queries asked for")
     digest = _check_documents(collection, ranked, str(run), skipped, skip_missing, progress)
     tag = next(columns[5] for _, columns in trec_columns(run, 6, "query Q0 document rank score tag"))
-    chosen = {qid: texts[qid] for qid in ranked}
+    chosen = {query_id: texts[query_id] for query_id in ranked}
     return CollectionInputs(
         collection=collection,
         queries=chosen,
         run=ranked,
-        qrels=_judgments(collection, qids),
+        qrels=_judgments(collection, query_ids),
         k=k,
         tag=tag,
         skipped={kind: count for kind, count in skipped.items() if count},
         sha256={
-            "run": json_sha256([[qid, list(scores.items())] for qid, scores in ranked.items()]),
+            "run": json_sha256([[query_id, list(scores.items())] for query_id, scores in ranked.items()]),
             "queries": json_sha256(list(chosen.items())),
             "documents": digest,
         },
@@ -354,23 +356,23 @@ def _check_documents(
         raise ValueError(f"{message}. Correct the input, or go on without them with --skip_missing.")
     logger.warning("%s: skipped", message)
     skipped["documents_missing"] = len(missing)
-    for qid in list(ranked):
-        ranked[qid] = {doc_id: score for doc_id, score in ranked[qid].items() if doc_id not in missing}
-        if not ranked[qid]:
-            del ranked[qid]
+    for query_id in list(ranked):
+        ranked[query_id] = {doc_id: score for doc_id, score in ranked[query_id].items() if doc_id not in missing}
+        if not ranked[query_id]:
+            del ranked[query_id]
             skipped["queries_without_documents"] += 1
     if not ranked:
         raise ValueError(f"{source}: not one of its documents is in {collection.name}")
     return digest.hexdigest()
 
 
-def _judgments(collection: Collection, qids: Sequence[str]) -> dict[str, dict[str, int]] | None:
+def _judgments(collection: Collection, query_ids: Sequence[str]) -> dict[str, dict[str, int]] | None:
     try:
         qrels = collection.qrels()
     except FileNotFoundError as error:
         logger.warning("%s: nothing is measured", error)
         return None
-    judged = {qid: qrels[qid] for qid in qids if qrels.get(qid)}
+    judged = {query_id: qrels[query_id] for query_id in query_ids if qrels.get(query_id)}
     if not judged:
-        logger.warning("%s: none of the %d queries is judged: nothing is measured", collection.name, len(qids))
+        logger.warning("%s: none of the %d queries is judged: nothing is measured", collection.name, len(query_ids))
     return judged or None

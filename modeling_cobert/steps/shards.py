@@ -11,8 +11,8 @@ import torch
 from accelerate import PartialState
 from tqdm.auto import tqdm
 
-from ..data.files import atomic_open
-from ..data.steps import claim_folder
+from .files import atomic_open
+from .folders import claim_folder
 
 
 def process_state(use_cpu: bool = False) -> PartialState:
@@ -23,7 +23,7 @@ def process_state(use_cpu: bool = False) -> PartialState:
 
 def map_queries(
     function: Callable[[str, Callable[[int], None]], object],
-    qids: Sequence[str],
+    query_ids: Sequence[str],
     folder: str | os.PathLike,
     settings: dict,
     state: PartialState | None = None,
@@ -31,11 +31,11 @@ def map_queries(
     progress: bool = True,
 ) -> dict:
     """
-    `function(qid, advance)` for every query; results that are in the folder already are not made again.
+    `function(query_id, advance)` for every query; results that are in the folder already are not made again.
 
     Args:
         function (`Callable`): gives what JSON can say; calls `advance` with the number of pairs it has encoded.
-        qids (`list[str]`): all queries, in the order of the result.
+        query_ids (`list[str]`): all queries, in the order of the result.
         folder (`str` or `os.PathLike`): where the results lie, one file a query, each whole or not there.
         settings (`dict`): all that the results depend on; a folder begun with others is an error.
         state (`PartialState`, *optional*): the processes that share the work and the folder.
@@ -46,10 +46,10 @@ def map_queries(
     """
     folder = Path(folder)
     with state.main_process_first() if state else nullcontext():
-        claim_folder(folder, {**settings, "queries": list(qids)})
+        claim_folder(folder, {**settings, "queries": list(query_ids)})
     wait = state.wait_for_everyone if state else lambda: None
     wait()  # nobody writes a part before all have looked which are missing
-    missing = [number for number in range(len(qids)) if not _part(folder, number).exists()]
+    missing = [number for number in range(len(query_ids)) if not _part(folder, number).exists()]
     wait()
     mine = missing[state.process_index :: state.num_processes] if state else missing
     shown = progress and (state is None or state.is_main_process)
@@ -63,26 +63,26 @@ def map_queries(
 
         for number in mine:
             try:
-                result = function(qids[number], advance)
+                result = function(query_ids[number], advance)
             except ValueError as error:
-                raise ValueError(f"query {qids[number]!r}: {error}") from error
+                raise ValueError(f"query {query_ids[number]!r}: {error}") from error
             with atomic_open(_part(folder, number)) as file:
-                json.dump({"qid": qids[number], "result": result}, file, ensure_ascii=False)
+                json.dump({"query_id": query_ids[number], "result": result}, file, ensure_ascii=False)
             bar.update()
     wait()
-    return {qid: _read(_part(folder, number), qid) for number, qid in enumerate(qids)}
+    return {query_id: _read(_part(folder, number), query_id) for number, query_id in enumerate(query_ids)}
 
 
 def _part(folder: Path, number: int) -> Path:
     return folder / f"{number:06d}.json"
 
 
-def _read(path: Path, qid: str) -> object:
+def _read(path: Path, query_id: str) -> object:
     try:
         part = json.loads(path.read_text(encoding="utf-8"))
-        found, result = part["qid"], part["result"]
+        found, result = part["query_id"], part["result"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: damaged ({error!r}): remove it and run again") from None
-    if found != qid:
-        raise ValueError(f"{path}: this is query {found!r}, not {qid!r}: remove it and run again")
+    if found != query_id:
+        raise ValueError(f"{path}: this is query {found!r}, not {query_id!r}: remove it and run again")
     return result

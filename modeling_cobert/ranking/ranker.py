@@ -13,13 +13,13 @@ from torch import Tensor
 from transformers import AutoConfig
 
 from ..data.passage_scores import model_sha256
-from ..data.steps import json_sha256
 from ..grouping_cobert import best_first, merge_windows, overlapping_windows
 from ..modeling_cobert import CoBertForGroupwiseRanking
 from ..passages_cobert import PairTokenizer, default_batch_tokens, map_rows
 from ..reranking_cobert import calibrate_list, score_windows, select_vectors
 from ..selection_cobert import BUILT_IN, load_selector
-from .parts import map_queries
+from ..steps.folders import json_sha256
+from ..steps.shards import map_queries
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class EncodedQuery:
     One query's candidates in first-stage order, as the encoder left them: all that scoring, again and again, needs.
 
     Args:
-        qid, query (`str`): the query's id and text.
+        query_id, query (`str`): the query's id and text.
         doc_ids, texts (`list[str]`): the candidates' ids, and what of each a reader may be shown.
         vectors (`torch.Tensor` of shape `(documents, hidden)`): the vectors r_j.
         relevance (`list[float]`): the selector's scores.
@@ -42,7 +42,7 @@ class EncodedQuery:
         by_order (`bool`): whether the prototypes are just the first documents, so that another order has others.
     """
 
-    qid: str
+    query_id: str
     query: str
     doc_ids: list[str]
     texts: list[str]
@@ -78,7 +78,7 @@ class Inputs(Protocol):
     def check(self, ranker: "Ranker") -> None:
         """Raises, before any work, what would be wrong with this model on these inputs."""
 
-    def encode(self, ranker: "Ranker", qid: str, advance: Callable | None = None) -> EncodedQuery:
+    def encode(self, ranker: "Ranker", query_id: str, advance: Callable | None = None) -> EncodedQuery:
         """One query, encoded."""
 
 
@@ -239,26 +239,26 @@ def rerank_queries(
     inputs.check(ranker)
     settings = {"step": "ranking", "format": 1, "model": ranker.fingerprint(), **inputs.settings(ranker)}
 
-    def rank(qid: str, advance: Callable) -> dict[str, float]:
-        encoded = inputs.encode(ranker, qid, advance)
+    def rank(query_id: str, advance: Callable) -> dict[str, float]:
+        encoded = inputs.encode(ranker, query_id, advance)
         return strict_scores(encoded.doc_ids, ranker.score(encoded))
 
     run = map_queries(rank, list(inputs.queries), Path(output) / ".parts", settings, state, "Re-ranking", progress)
-    for qid, scores in run.items():
-        if scores.keys() != inputs.run[qid].keys():
+    for query_id, scores in run.items():
+        if scores.keys() != inputs.run[query_id].keys():
             raise ValueError(
-                f"{output}: the part of query {qid!r} has other documents: remove {output} and start over"
+                f"{output}: the part of query {query_id!r} has other documents: remove {output} and start over"
             )
     return run
 
 
 def check_queries(ranker: Ranker, queries: Mapping[str, str]) -> None:
     """Every query must leave room for a passage, which is known before any work."""
-    for qid, text in queries.items():
+    for query_id, text in queries.items():
         try:
             ranker.pairs.query(text)
         except ValueError as error:
-            raise ValueError(f"query {qid!r}: {error}") from None
+            raise ValueError(f"query {query_id!r}: {error}") from None
 
 
 def _sorted(value: object) -> object:

@@ -24,12 +24,12 @@ import torch
 from accelerate import PartialState
 from scipy.stats import kendalltau
 
-from ..data.steps import json_sha256
+from ..evaluation.measures import DEFAULT_MEASURES, parse_measures, per_query_values
+from ..evaluation.tables import Table
 from ..grouping_cobert import best_first, overlapping_windows
-from .measures import DEFAULT_MEASURES, parse_measures, per_query_values
-from .parts import map_queries
-from .ranking import EncodedQuery, Inputs, Ranker, strict_scores
-from .tables import Table
+from ..ranking.ranker import EncodedQuery, Inputs, Ranker, strict_scores
+from ..steps.folders import json_sha256
+from ..steps.shards import map_queries
 
 TOP = 20
 
@@ -210,9 +210,9 @@ def query_stability(
     reference = ranker.score(encoded)
 
     def measured(places: Sequence[int], scores: Sequence[float]) -> dict[str, float]:
-        run = {encoded.qid: strict_scores([encoded.doc_ids[place] for place in places], scores)}
-        values = per_query_values({encoded.qid: grades}, run, parsed)
-        return {str(measure): by_query[encoded.qid] for measure, by_query in values.items()}
+        run = {encoded.query_id: strict_scores([encoded.doc_ids[place] for place in places], scores)}
+        values = per_query_values({encoded.query_id: grades}, run, parsed)
+        return {str(measure): by_query[encoded.query_id] for measure, by_query in values.items()}
 
     found = {}
     for condition in changes:
@@ -261,18 +261,22 @@ def stability(
         **inputs.settings(ranker),
         "conditions": [str(condition) for condition in changes],
         "measures": [str(measure) for measure in parse_measures(options.measures)],
-        "judgments": json_sha256([[qid, list(qrels[qid].items())] for qid in inputs.queries if qid in qrels]),
+        "judgments": json_sha256(
+            [[query_id, list(qrels[query_id].items())] for query_id in inputs.queries if query_id in qrels]
+        ),
     }
 
-    def measure(qid: str, advance: Callable) -> dict[str, dict]:
-        return query_stability(ranker, inputs.encode(ranker, qid, advance), changes, qrels.get(qid), options.measures)
+    def measure(query_id: str, advance: Callable) -> dict[str, dict]:
+        return query_stability(
+            ranker, inputs.encode(ranker, query_id, advance), changes, qrels.get(query_id), options.measures
+        )
 
-    qids = list(inputs.queries)
-    per_query = map_queries(measure, qids, Path(output) / ".parts", settings, state, "Stability", progress)
+    query_ids = list(inputs.queries)
+    per_query = map_queries(measure, query_ids, Path(output) / ".parts", settings, state, "Stability", progress)
     return {
         "collection": inputs.name,
-        "queries": len(qids),
-        "judged_queries": sum(qid in qrels for qid in qids),
+        "queries": len(query_ids),
+        "judged_queries": sum(query_id in qrels for query_id in query_ids),
         "options": asdict(options),
         "conditions": summarise(per_query, changes),
         "per_query": per_query,
@@ -290,7 +294,7 @@ def summarise(per_query: Mapping[str, Mapping[str, Mapping]], changes: Sequence[
         rows.setdefault(condition.kind if shuffles else str(condition), []).append(condition)
     summary = []
     for name, members in rows.items():
-        values = [(qid, by[str(member)]) for member in members for qid, by in per_query.items()]
+        values = [(query_id, by[str(member)]) for member in members for query_id, by in per_query.items()]
         worst_query, worst = max(values, key=lambda item: item[1]["worst_rank_change"])
         row = {
             "change": name,

@@ -21,12 +21,12 @@ def merge_groups(rows, logits: np.ndarray, how: str) -> dict[str, dict[str, floa
     Returns:
         `dict[str, dict[str, float]]`: query id (in the rows' order) to document id (best first) to score.
     """
-    rows = rows.select_columns(["qid", "group", "candidate_ids", "candidate_ranks"])
+    rows = rows.select_columns(["query_id", "group", "candidate_ids", "candidate_ranks"])
     if len(rows) != len(logits):
         raise ValueError(f"{len(rows)} groups, but logits for {len(logits)}")
     queries: dict[str, list] = {}
     for row, scores in zip(rows, logits, strict=True):
-        queries.setdefault(row["qid"], []).append((row, scores))
+        queries.setdefault(row["query_id"], []).append((row, scores))
     run = {}
     for query_id, groups in queries.items():
         groups.sort(key=lambda group: group[0]["group"])

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from .flops import PAPER_SHAPE, QE_TOKENS, TERA, VARIANTS, Cost, cost_of, group_macs, passage_macs
+from .macs import PAPER_SHAPE, QE_TOKENS, TERA, VARIANTS, Cost, cost_of, group_macs, passage_macs
 
 DOCUMENTS = 1000
 BATCH = 64

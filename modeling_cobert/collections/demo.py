@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 
-from .collections import Document
+from .collection import Document
 from .folds import Fold
 
 logger = logging.getLogger(__name__)

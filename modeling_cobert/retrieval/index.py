@@ -10,8 +10,8 @@ import numpy as np
 from scipy import sparse
 from tqdm.auto import tqdm
 
+from ..collections.collection import Document
 from .analysis import Analyzer
-from .collections import Document
 
 # Text is indexed in batches of about this many characters: large enough for numpy, small enough for memory.
 _BATCH_CHARACTERS = 8_000_000

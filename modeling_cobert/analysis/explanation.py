@@ -17,11 +17,11 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
+from ..evaluation.report import Block, Details, Section
+from ..evaluation.tables import Table
 from ..grouping_cobert import best_first, merge_windows
 from ..modeling_cobert import CoBertRecorder
-from .ranking import EncodedQuery, Ranker
-from .report import Block, Details, Section
-from .tables import Table
+from ..ranking.ranker import EncodedQuery, Ranker
 
 OFF = {"calibration": "calibration off", "group": "group off", "both": "both off"}
 _SHOWN_TEXT = 80
@@ -90,13 +90,13 @@ class Explanation:
     One query's ranking, explained; see the module's first lines for what each part turned off means.
 
     Args:
-        qid, query (`str`): the query.
+        query_id, query (`str`): the query.
         parts (`list[str]`): which parts could be turned off.
         prototypes (`list[ExplainedPrototype]`): heaviest first.
         documents (`list[ExplainedDocument]`): best first.
     """
 
-    qid: str
+    query_id: str
     query: str
     parts: list[str]
     prototypes: list[ExplainedPrototype]
@@ -120,7 +120,7 @@ class Explanation:
             for document in told["documents"]
         ]
         prototypes = [ExplainedPrototype(**prototype) for prototype in told["prototypes"]]
-        return cls(told["qid"], told["query"], list(told["parts"]), prototypes, documents)
+        return cls(told["query_id"], told["query"], list(told["parts"]), prototypes, documents)
 
 
 def explain_query(ranker: Ranker, encoded: EncodedQuery, attended: int = 5) -> Explanation:
@@ -129,7 +129,7 @@ def explain_query(ranker: Ranker, encoded: EncodedQuery, attended: int = 5) -> E
 
     Args:
         ranker ([`Ranker`]): the model.
-        encoded ([`EncodedQuery`]): the query, from `inputs.encode(ranker, qid)`.
+        encoded ([`EncodedQuery`]): the query, from `inputs.encode(ranker, query_id)`.
         attended (`int`, *optional*, defaults to 5): how many attended candidates to name for each document.
     """
     model, windows = ranker.model, encoded.windows
@@ -172,7 +172,7 @@ def explain_query(ranker: Ranker, encoded: EncodedQuery, attended: int = 5) -> E
         for p, weight in zip(encoded.prototypes, weights, strict=True)
     ]
     return Explanation(
-        qid=encoded.qid,
+        query_id=encoded.query_id,
         query=encoded.query,
         parts=list(off),
         prototypes=sorted(prototypes, key=lambda prototype: -prototype.weight),
@@ -306,7 +306,7 @@ def explanation_section(explanation: Explanation, top: int = 20) -> Section:
         explanation ([`Explanation`]): from [`explain_query`].
         top (`int`, *optional*, defaults to 20): how many documents are in sight; the others are to unfold.
     """
-    blocks: list[Block] = [f"Query {explanation.qid}: {explanation.query}"]
+    blocks: list[Block] = [f"Query {explanation.query_id}: {explanation.query}"]
     if explanation.prototypes:
         blocks += ["Which feedback document (prototype) weighed how much in the calibration:"]
         blocks += [prototype_table(explanation)]
@@ -326,7 +326,7 @@ def explanation_section(explanation: Explanation, top: int = 20) -> Section:
     if len(explanation.documents) > top:
         rest: list[Block] = [document_table(explanation)] + ([attention_table(explanation)] if attends else [])
         blocks.append(Details(f"All {len(explanation.documents)} documents", rest))
-    return Section(f"Context, explained: query {explanation.qid}", blocks, short=f"Query {explanation.qid}")
+    return Section(f"Context, explained: query {explanation.query_id}", blocks, short=f"Query {explanation.query_id}")
 
 
 def _moved(before: int, after: int) -> str:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from tqdm.auto import tqdm
 
+from ..collections.trec import trec_order
 from .expansion import rm3, rocchio_kl
 from .index import Index
-from .trec import trec_order
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +41,8 @@ class FirstStage:
     Example:
 
     ```python
-    >>> from modeling_cobert.data.collections import open_collection
-    >>> from modeling_cobert.data.index import build_index
+    >>> from modeling_cobert.collections.collection import open_collection
+    >>> from modeling_cobert.retrieval.index import build_index
     >>> collection = open_collection("data/cranfield")
     >>> stage = FirstStage("dph+kl")
     >>> index = build_index(collection.documents(), Analyzer(stage.default_analyzer))

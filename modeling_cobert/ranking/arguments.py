@@ -5,10 +5,10 @@ from pathlib import Path
 
 import torch
 
-from ..data.collections import FolderCollection, open_collection
-from ..data.trec import numbered_lines
-from .ranking import Inputs, Ranker
-from .ranking_inputs import collection_inputs, groups_inputs
+from ..collections.collection import FolderCollection, open_collection
+from ..collections.trec import numbered_lines
+from .inputs import collection_inputs, groups_inputs
+from .ranker import Inputs, Ranker
 
 
 @dataclass

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .files import atomic_open
+from ..steps.files import atomic_open
 
 # Plain ASCII numbers: float() and int() alone would also take "nan", "1_000" and digits of other scripts.
 _SCORE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")

@@ -1,0 +1,1 @@
+"""Search collections: TREC and BEIR files, ir_datasets, the embedded one; folds and splits of their queries."""

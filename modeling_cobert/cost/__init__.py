@@ -1,0 +1,1 @@
+"""What systems cost, in multiply-accumulates."""

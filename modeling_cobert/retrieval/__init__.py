@@ -1,0 +1,1 @@
+"""First stages: analysis, index, BM25, DPH, RM3, KL."""
