@@ -41,11 +41,16 @@ class Document(NamedTuple):
         """Title and text, as a first stage indexes them."""
         return f"{self.title} {self.text}" if self.title else self.text
 
+    def to_dict(self) -> dict[str, str]:
+        """Title and text, as everything that cuts texts takes them."""
+        return {"title": self.title, "text": self.text}
+
 
 class Collection(Protocol):
     """What the rest of the package needs to know of a collection."""
 
     name: str
+    skip_missing: bool  # whether what does not fit together is counted and left out, instead of being an error
 
     def queries(self) -> dict[str, str]:
         """Query id to text, in file order; of the chosen split only, if one was chosen."""
@@ -85,8 +90,8 @@ def open_collection(
         queries (`str` or `os.PathLike`, *optional*): a file of queries instead of the collection's own.
         qrels (`str` or `os.PathLike`, *optional*): a file of judgments instead of the collection's own.
         documents (`str` or `os.PathLike`, *optional*): a jsonl file of documents instead of the collection's own.
-        skip_missing (`bool`, *optional*, defaults to `False`): with a split, judged queries that have no text are
-            counted in a warning instead of being an error.
+        skip_missing (`bool`, *optional*, defaults to `False`): whether queries, documents and judgments that do not
+            fit together are counted and left out, here and in all steps after, instead of being an error.
 
     Example:
 
@@ -105,8 +110,11 @@ def open_collection(
         if name == "demo":
             from .demo import demo_collection
 
-            return demo_collection()
-        return IrdsCollection(name)
+            opened = demo_collection()
+        else:
+            opened = IrdsCollection(name)
+        opened.skip_missing = skip_missing
+        return opened
     return FolderCollection(name, split, queries, qrels, documents, skip_missing)
 
 
@@ -206,7 +214,7 @@ def _trec_topics(path: str | os.PathLike) -> Iterator[tuple[int, str, str]]:
         raise ValueError(f"{path}:{start}: <top> without </top>")
 
 
-def _read_any_qrels(path: str | os.PathLike) -> dict[str, dict[str, int]]:
+def read_judgments(path: str | os.PathLike) -> dict[str, dict[str, int]]:
     """TREC's four columns, or BEIR's three (split by tabs) with or without a header."""
     first = next((line for _, line in numbered_lines(path)), "")
     if first.count("\t") != 2:
@@ -273,7 +281,7 @@ class FolderCollection:
     def qrels(self, split: str | None = None) -> dict[str, dict[str, int]]:
         merged: dict[str, dict[str, int]] = {}
         for path in self._qrels_files(split or self.split):
-            for query_id, grades in _read_any_qrels(path).items():
+            for query_id, grades in read_judgments(path).items():
                 known = merged.setdefault(query_id, {})
                 twice = known.keys() & grades.keys()
                 if twice:
@@ -348,6 +356,8 @@ class FolderCollection:
 
 class IrdsCollection:
     """A dataset of ir_datasets; only the documents asked for are looked up, which GOV2 needs."""
+
+    skip_missing = False
 
     def __init__(self, name: str):
         try:

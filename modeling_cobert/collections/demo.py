@@ -66,6 +66,7 @@ class DemoCollection:
     """
 
     name = "demo"
+    skip_missing = False
 
     def __init__(self, topics: Mapping[str, str], queries: list[dict]):
         keys = sorted(key for key, text in topics.items() if text.strip())

@@ -5,11 +5,11 @@ import logging
 import os
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..steps.files import atomic_open
+from ..steps.files import write_json
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +30,10 @@ class Fold:
     train: tuple[str, ...]
     validation: tuple[str, ...]
     test: tuple[str, ...]
+
+    def only(self, query_ids: Container[str]) -> "Fold":
+        """The same without queries that are not among these."""
+        return Fold(*(tuple(q for q in part if q in query_ids) for part in (self.train, self.validation, self.test)))
 
 
 @dataclass(frozen=True)
@@ -151,9 +155,7 @@ def write_folds(path: str | os.PathLike, folds: Sequence[Fold]) -> None:
         str(number): {"train": fold.train, "dev": fold.validation, "test": fold.test}
         for number, fold in enumerate(folds, start=1)
     }
-    with atomic_open(path) as file:
-        json.dump(content, file, indent=1)
-        file.write("\n")
+    write_json(path, content)
 
 
 def check_folds(

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from .collection import Collection
 from .folds import METHODS, Fold, check_folds, make_folds, read_folds
+from .options import SplitOptions
 
 logger = logging.getLogger(__name__)
 
@@ -30,27 +31,35 @@ class SplitPlan:
     skipped: dict[str, int]
     source: str
 
+    @property
+    def turns(self) -> list[Fold]:
+        """The folds or, where there are none, the one turn of the splits train, validation and test."""
+        return self.folds or [Fold(*(self.splits.get(name, ()) for name in ("train", "validation", "test")))]
+
     @cached_property
     def split_of(self) -> dict[str, str]:
         return {query_id: split for split, query_ids in self.splits.items() for query_id in query_ids}
 
 
 def plan_splits(
-    collection: Collection, query_ids: Sequence[str], folds: str = "auto", seed: int = 42, skip_missing: bool = False
+    collection: Collection,
+    query_ids: Sequence[str],
+    options: SplitOptions | None = None,
+    skip_missing: bool | None = None,
 ) -> SplitPlan:
     """
-    Assigns queries to splits, each to at most one.
+    Assigns queries to splits, each to at most one. Split `fold_i` holds what fold i tests.
 
     Args:
         collection ([`Collection`]): whose queries, own folds and own splits count.
         query_ids (`list[str]`): the queries that there are candidates for.
-        folds (`str`, *optional*, defaults to `"auto"`): a JSON file of folds, `"round-robin"` or `"random"` over all
-            queries of the collection, or `"none"` (one split, `test`). `"auto"` takes the collection's own folds, else
-            its own train, validation and test, else random folds. Split `fold_i` holds what fold i tests.
-        seed (`int`, *optional*, defaults to 42): of random folds.
-        skip_missing (`bool`, *optional*, defaults to `False`): whether queries outside of all splits are left out, and
-            folds for other queries cut down, instead of being an error.
+        options ([`SplitOptions`], *optional*): which folds; the collection's own by default.
+        skip_missing (`bool`, *optional*): whether queries outside of all splits are left out, and folds for other
+            queries cut down, instead of being an error; by default what the collection says.
     """
+    options = options or SplitOptions()
+    folds, seed = options.folds, options.fold_seed
+    skip_missing = collection.skip_missing if skip_missing is None else skip_missing
     if folds == "none":
         return SplitPlan({"test": tuple(query_ids)}, None, {}, "none")
     if folds == "auto":
@@ -71,15 +80,7 @@ def plan_splits(
 def _by_folds(folds: Sequence[Fold], query_ids: Sequence[str], skip_missing: bool, source: str) -> SplitPlan:
     report = check_folds(folds, query_ids, skip_missing, source)
     there = set(query_ids)
-    kept = [
-        Fold(
-            *(
-                tuple(query_id for query_id in part if query_id in there)
-                for part in (fold.train, fold.validation, fold.test)
-            )
-        )
-        for fold in folds
-    ]
+    kept = [fold.only(there) for fold in folds]
     for number, fold in enumerate(kept, start=1):
         for name in ("train", "validation", "test"):
             if not getattr(fold, name):

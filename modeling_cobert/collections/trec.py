@@ -122,6 +122,11 @@ def read_run(path: str | os.PathLike) -> dict[str, dict[str, float]]:
     return {query_id: {doc_id: scores[doc_id] for doc_id in trec_order(scores)} for query_id, scores in run.items()}
 
 
+def read_tag(path: str | os.PathLike) -> str:
+    """The name that a run gives to its system, in its first line."""
+    return next(columns[5] for _, columns in trec_columns(path, 6, "query Q0 document rank score tag"))
+
+
 def read_qrels(path: str | os.PathLike) -> dict[str, dict[str, int]]:
     """
     Reads TREC relevance judgments: `query iteration document grade`, four columns a line.

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
-from ..data.candidates import check_judgments
 from .collection import Collection, Document, read_queries
 from .folds import Fold
+from .judgments import check_judgments
+from .options import SplitOptions
 from .splits import plan_splits
 
 
@@ -20,7 +21,7 @@ class CollectionView:
     """
 
     def __init__(self, base: Collection, texts: Mapping[str, str], folds: list[Fold] | None):
-        self.base, self.name = base, base.name
+        self.base, self.name, self.skip_missing = base, base.name, base.skip_missing
         self._texts, self._folds = dict(texts), folds
 
     def queries(self) -> dict[str, str]:
@@ -47,26 +48,23 @@ class CollectionView:
         return () if self._folds is not None else self.base.splits()
 
 
-def open_view(
-    base: Collection, folds: str, seed: int, skip_missing: bool, max_queries: int | None = None
-) -> CollectionView:
+def open_view(base: Collection, options: SplitOptions, max_queries: int | None = None) -> CollectionView:
     """
     The view that every row works on.
 
     Args:
         base ([`Collection`]): the whole collection.
-        folds, seed, skip_missing: as for [`plan_splits`].
+        options ([`SplitOptions`]): which folds.
         max_queries (`int`, *optional*): only so many judged queries, the first; folds are cut down to them.
     """
     queries, qrels = base.queries(), base.qrels()
-    check_judgments(qrels, queries, skip_missing, f"judgments of {base.name}")
-    if max_queries is not None:
-        kept = [query_id for query_id in queries if qrels.get(query_id)][:max_queries]
-        queries = {query_id: queries[query_id] for query_id in kept}
-        own = base.folds()
-        base = CollectionView(base, queries, None if own is None else _cut(own, queries))
+    check_judgments(base)
     trimmed = max_queries is not None
-    plan = plan_splits(base, list(queries), folds, seed, skip_missing or trimmed)
+    if trimmed:
+        queries = {q: queries[q] for q in [q for q in queries if qrels.get(q)][:max_queries]}
+        own = base.folds()
+        base = CollectionView(base, queries, None if own is None else [fold.only(queries) for fold in own])
+    plan = plan_splits(base, list(queries), options, base.skip_missing or trimmed)
     if plan.folds is None and not {"train", "validation", "test"} <= plan.splits.keys():
         raise ValueError(
             f"{plan.source}: {', '.join(plan.splits)} is not enough to train, select and test: give --folds random, "
@@ -75,17 +73,12 @@ def open_view(
     return CollectionView(base, queries, plan.folds)
 
 
-def _cut(folds: list[Fold], queries: Mapping[str, str]) -> list[Fold]:
-    parts = (tuple(tuple(q for q in part if q in queries) for part in (f.train, f.validation, f.test)) for f in folds)
-    return [Fold(*part) for part in parts]
-
-
 def queries_under_test(view: CollectionView) -> tuple[str, ...]:
     """The queries that every row is measured on: those of all test folds, or of the split `test`."""
     folds = view.folds()
     if folds is None:
         # What does not fit was an error, or was counted, when the view was opened.
-        return plan_splits(view, list(view.queries()), "auto", skip_missing=True).splits["test"]
+        return plan_splits(view, list(view.queries()), skip_missing=True).splits["test"]
     tested = {query_id for fold in folds for query_id in fold.test}
     return tuple(query_id for query_id in view.queries() if query_id in tested)
 

@@ -179,6 +179,16 @@ def mean_values(qrels: Qrels, run: Run, measures: Sequence[Measure]) -> dict[str
     return {str(m): _aggregate(m, values.values()) for m, values in per_query_values(qrels, run, measures).items()}
 
 
+def measure_run(
+    qrels: Qrels, run: Run, measures: str | Iterable[str | Measure] = DEFAULT_MEASURES
+) -> dict[str, float]:
+    """Means over the judged queries of the run, by the measures' names."""
+    judged = {query_id: qrels[query_id] for query_id in run if qrels.get(query_id)}
+    if not judged:
+        raise ValueError(f"none of {len(run)} queries has judgments: there is nothing to select or report by")
+    return mean_values(judged, run, parse_measures(measures))
+
+
 def recall_ceiling(qrels: Qrels, run: Run, depth: int = 1000) -> float:
     """The mean share of relevant documents in a first stage's top `depth`, more than which no re-ranker can find."""
     return mean_values(qrels, run, parse_measures([f"R@{depth}"]))[f"R@{depth}"]

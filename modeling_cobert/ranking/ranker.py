@@ -1,30 +1,29 @@
-"""Re-ranking of whole query sets: every distinct pair encoded once, queries dealt to processes, resumed by query."""
+"""The one ranker: every distinct pair encoded once, groups merged, ties broken by one rule, resumed query by query."""
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
+import pyarrow as pa
 import torch
 from accelerate import PartialState
 from torch import Tensor
-from transformers import AutoConfig
 
-from ..data.passage_scores import model_sha256
-from ..grouping_cobert import best_first, merge_windows, overlapping_windows
+from ..data.groups import GroupOptions
+from ..grouping_cobert import merge_spans
 from ..modeling_cobert import CoBertForGroupwiseRanking
 from ..passages_cobert import PairTokenizer, default_batch_tokens, map_rows
-from ..reranking_cobert import calibrate_list, score_windows, select_vectors
-from ..selection_cobert import BUILT_IN, load_selector
-from ..steps.folders import json_sha256
-from ..steps.shards import map_queries
+from ..reranking_cobert import calibrate_list, score_groups, select_vectors
+from ..selection_cobert import BUILT_IN
+from ..steps.folders import claim_folder
+from ..steps.hashing import config_sha256, model_sha256
+from ..steps.progress import progress_bar
+from ..steps.shards import QueryShards
+from .loading import load_cobert
+from .ties import strict_scores
 
-logger = logging.getLogger(__name__)
-
-_TINY = np.finfo(np.float32).tiny
-_FLOAT32_MAX = float(np.finfo(np.float32).max)
+SCHEMA = pa.schema([("query_id", pa.string()), ("doc_ids", pa.list_(pa.string())), ("scores", pa.list_(pa.float64()))])
 
 
 @dataclass(frozen=True)
@@ -36,10 +35,10 @@ class EncodedQuery:
         query_id, query (`str`): the query's id and text.
         doc_ids, texts (`list[str]`): the candidates' ids, and what of each a reader may be shown.
         vectors (`torch.Tensor` of shape `(documents, hidden)`): the vectors r_j.
-        relevance (`list[float]`): the selector's scores.
+        selector_scores (`list[float]`): one each.
+        grouping ([`GroupOptions`]): how the list is cut into groups, and what the prototypes are.
         prototypes (`list[int]`): the places of the feedback documents, best first.
-        group_size, group_overlap (`int`): how the list is cut into groups.
-        by_order (`bool`): whether the prototypes are just the first documents, so that another order has others.
+        grades (`list[int]`, *optional*): one each, where the inputs have them.
     """
 
     query_id: str
@@ -47,19 +46,18 @@ class EncodedQuery:
     doc_ids: list[str]
     texts: list[str]
     vectors: Tensor
-    relevance: list[float]
+    selector_scores: list[float]
+    grouping: GroupOptions
     prototypes: list[int]
-    group_size: int
-    group_overlap: int
-    by_order: bool
+    grades: list[int] | None = None
 
     @property
-    def windows(self) -> list[tuple[int, int]]:
-        return overlapping_windows(len(self.doc_ids), self.group_size, self.group_overlap)
+    def groups(self) -> list[tuple[int, int]]:
+        return self.grouping.spans(len(self.doc_ids))
 
 
 class Inputs(Protocol):
-    """What is to be re-ranked: [`GroupsInputs`] or [`CollectionInputs`]."""
+    """What is to be re-ranked: [`RowsInputs`] or [`CollectionInputs`]."""
 
     name: str
     tag: str
@@ -68,12 +66,10 @@ class Inputs(Protocol):
     run: dict[str, dict[str, float]]
     qrels: dict[str, dict[str, int]] | None
     skipped: dict[str, int]
+    options: GroupOptions
 
     def settings(self, ranker: "Ranker") -> dict:
         """Everything but the model that the result depends on, with fingerprints."""
-
-    def group_shape(self, ranker: "Ranker") -> tuple[int, int]:
-        """How lists are cut: the size of a group, and the overlap."""
 
     def check(self, ranker: "Ranker") -> None:
         """Raises, before any work, what would be wrong with this model on these inputs."""
@@ -92,14 +88,6 @@ class Ranker:
         pairs ([`PairTokenizer`]): its tokenizer.
         selector (`str`): what chooses passages and prototypes, where the inputs have not chosen them.
         batch_tokens (`int`): the most tokens of a batch, padding included.
-
-    Example:
-
-    ```python
-    >>> ranker = Ranker.load("models/cobert")
-    >>> inputs = collection_inputs(open_collection("demo"), "runs/demo.trec")
-    >>> run = rerank_queries(ranker, inputs, "results/demo")
-    ```
     """
 
     model: CoBertForGroupwiseRanking
@@ -116,17 +104,10 @@ class Ranker:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> "Ranker":
-        """Loads a folder or Hub id. Weights that the checkpoint lacks are an error: they would be random."""
+        """Loads a folder or Hub id, by [`load_cobert`]."""
         if batch_tokens is not None and batch_tokens < 1:
             raise ValueError(f"batch_tokens must be at least 1, got {batch_tokens}")
-        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
-        if config.model_type != "cobert":
-            raise ValueError(f"{name}: a Co-BERT is needed, this is a {config.model_type!r}")
-        model, info = CoBertForGroupwiseRanking.from_pretrained(name, dtype=dtype, output_loading_info=True)
-        if info["missing_keys"]:
-            missing = sorted(info["missing_keys"])
-            raise ValueError(f"{name}: the checkpoint lacks {len(missing)} weights, such as {missing[0]!r}")
-        return cls.wrap(model.to(device), selector, batch_tokens)
+        return cls.wrap(load_cobert(name, dtype).to(device), selector, batch_tokens)
 
     @classmethod
     def wrap(cls, model, selector: str | None = None, batch_tokens: int | None = None) -> "Ranker":
@@ -138,19 +119,15 @@ class Ranker:
 
     def fingerprint(self) -> dict[str, str]:
         """Weights, tokenizer and configuration, wherever they were loaded from."""
-        config = self.model.config.to_dict()
-        for name in ("_name_or_path", "transformers_version", "selector"):
-            config.pop(name, None)
-        return {"weights": model_sha256(self), "config": json_sha256(_sorted(config))}
+        weights = model_sha256(self.model, self.pairs.tokenizer)
+        return {"weights": weights, "config": config_sha256(self.model.config, leave_out=("selector",))}
 
     def selector_fingerprint(self) -> str | None:
         """The selector's weights; `None` for one that has none of its own."""
         if self.selector in BUILT_IN:
             return None
-        known = self.model._selectors
-        if self.selector not in known:
-            known[self.selector] = load_selector(self.selector, self.model.config.max_length)
-        return model_sha256(known[self.selector])
+        selector = self.model.find_selector(self.selector)
+        return model_sha256(selector.model, selector.pairs.tokenizer)
 
     @torch.inference_mode()
     def encode_documents(
@@ -162,8 +139,7 @@ class Ranker:
     @torch.inference_mode()
     def encode_passages(self, query: str, passages: Sequence[str], advance: Callable | None = None) -> Tensor:
         """The vectors `(passages, hidden)` of passages that were chosen before."""
-        query_ids = self.pairs.query(query)
-        rows = [self.pairs.pair(query_ids, text.ids) for text in self.pairs.tokenize(passages)]
+        rows = self.pairs.rows(query, passages)
         return map_rows(rows, self.pairs, self.model.encode, self.model.device, self.batch_tokens, advance)
 
     @torch.inference_mode()
@@ -172,43 +148,41 @@ class Ranker:
         return calibrate_list(self.model, vectors, prototypes, self.batch_tokens)
 
     @torch.inference_mode()
-    def score_windows(self, vectors: Tensor, windows: Sequence[tuple[int, int]]) -> list[list[float]]:
-        """The scorer's logits: one list a window, one logit a document of it."""
-        return score_windows(self.model, vectors, windows, self.batch_tokens)
+    def score_groups(self, vectors: Tensor, groups: Sequence[tuple[int, int]]) -> list[list[float]]:
+        """The scorer's logits: one list a group, one logit a document of it."""
+        return score_groups(self.model, vectors, groups, self.batch_tokens)
 
-    def score_list(self, vectors: Tensor, windows: Sequence[tuple[int, int]]) -> list[float]:
-        """One score a document: its windows' logits, merged as the model's config says."""
-        return merge_windows(windows, self.score_windows(vectors, windows), self.model.config.overlap_merge)
+    def score_list(self, vectors: Tensor, groups: Sequence[tuple[int, int]]) -> list[float]:
+        """One score a document: its groups' logits, merged as the model's config says."""
+        return self.merge(groups, self.score_groups(vectors, groups))
+
+    def merge(self, groups: Sequence[tuple[int, int]], logits: Sequence[Sequence[float]]) -> list[float]:
+        """One score a document, of the logits that its groups gave it."""
+        return merge_spans(groups, logits, self.model.config.overlap_merge)
 
     def score(self, encoded: EncodedQuery) -> list[float]:
         """The model's scores of one query's candidates, in first-stage order."""
         calibrated, _ = self.calibrate(encoded.vectors, encoded.prototypes)
-        return self.score_list(calibrated, encoded.windows)
+        return self.score_list(calibrated, encoded.groups)
+
+    def group_options(self, options: GroupOptions) -> GroupOptions:
+        """The options with the model's own sizes where none are given."""
+        chosen = options.of_model(self.model.config)
+        return replace(chosen, num_prototypes=min(chosen.num_prototypes, self.model.num_prototypes))
+
+    def check_queries(self, queries: Mapping[str, str]) -> None:
+        """Every query must leave room for a passage, which is known before any work."""
+        for query_id, text in queries.items():
+            try:
+                self.pairs.query(text)
+            except ValueError as error:
+                raise ValueError(f"query {query_id!r}: {error}") from None
 
 
-def strict_scores(doc_ids: Sequence[str], scores: Sequence[float]) -> dict[str, float]:
-    """
-    Scores that any TREC tool ranks as the model did: falling strictly, in single precision.
-
-    The model's ties keep the first stage's order, while trec_eval breaks ties by document id and sees ties where
-    scores agree in single precision. So, from the best document down, a score that is not below the one before it is
-    lowered to the next smaller single-precision number (in the seventh digit; by 1e-38 around zero). All other scores
-    are written as they are, in single precision.
-
-    Returns:
-        `dict[str, float]`: document id, best first, to score.
-    """
-    for doc_id, score in zip(doc_ids, scores, strict=True):
-        if not abs(score) <= _FLOAT32_MAX:
-            raise ValueError(f"document {doc_id!r} has the score {score}: the model's weights are damaged")
-    strict, last = {}, np.float32(np.inf)
-    for place in best_first(scores):
-        score = np.float32(scores[place])
-        if score >= last:
-            score = min(np.nextafter(last, np.float32(-np.inf)), last - _TINY)
-        strict[doc_ids[place]] = float(score)
-        last = score
-    return strict
+def rank_query(ranker: Ranker, inputs: Inputs, query_id: str, advance: Callable | None = None) -> dict[str, float]:
+    """One query's documents, best first, with scores that fall strictly: see [`strict_scores`]."""
+    encoded = inputs.encode(ranker, query_id, advance)
+    return strict_scores(encoded.doc_ids, ranker.score(encoded))
 
 
 def rerank_queries(
@@ -227,23 +201,23 @@ def rerank_queries(
 
     Args:
         ranker ([`Ranker`]): the model.
-        inputs ([`GroupsInputs`] or [`CollectionInputs`]): what to re-rank.
+        inputs ([`RowsInputs`] or [`CollectionInputs`]): what to re-rank.
         output (`str` or `Path`): a folder for the parts; with parts of another model or other inputs it is an error.
         state (`PartialState`, *optional*): the processes; this one alone by default.
         progress (`bool`, *optional*, defaults to `True`): whether to show a progress bar.
 
     Returns:
-        `dict[str, dict[str, float]]`: query id to document id, best first, to score: falling strictly, see
-        [`strict_scores`]. The same in every process.
+        `dict[str, dict[str, float]]`: query id to document id, best first, to score. The same in every process.
     """
     inputs.check(ranker)
-    settings = {"step": "ranking", "format": 1, "model": ranker.fingerprint(), **inputs.settings(ranker)}
+    settings = {"step": "ranking", "format": 2, "model": ranker.fingerprint(), **inputs.settings(ranker)}
 
-    def rank(query_id: str, advance: Callable) -> dict[str, float]:
-        encoded = inputs.encode(ranker, query_id, advance)
-        return strict_scores(encoded.doc_ids, ranker.score(encoded))
+    def rank(query_id: str, advance: Callable) -> dict:
+        scores = rank_query(ranker, inputs, query_id, advance)
+        return {"doc_ids": list(scores), "scores": list(scores.values())}
 
-    run = map_queries(rank, list(inputs.queries), Path(output) / ".parts", settings, state, "Re-ranking", progress)
+    rows = map_queries(rank, inputs, Path(output) / ".parts", settings, SCHEMA, state, "Re-ranking", progress)
+    run = {row["query_id"]: dict(zip(row["doc_ids"], row["scores"], strict=True)) for row in rows}
     for query_id, scores in run.items():
         if scores.keys() != inputs.run[query_id].keys():
             raise ValueError(
@@ -252,21 +226,28 @@ def rerank_queries(
     return run
 
 
-def check_queries(ranker: Ranker, queries: Mapping[str, str]) -> None:
-    """Every query must leave room for a passage, which is known before any work."""
-    for query_id, text in queries.items():
-        try:
-            ranker.pairs.query(text)
-        except ValueError as error:
-            raise ValueError(f"query {query_id!r}: {error}") from None
+def map_queries(
+    function: Callable[[str, Callable], dict],
+    inputs: Inputs,
+    folder: Path,
+    settings: Mapping,
+    schema: pa.Schema,
+    state: PartialState | None = None,
+    description: str = "Queries",
+    progress: bool = True,
+) -> list[dict]:
+    """
+    `function(query_id, advance)` for every query of the inputs, a file each; what is there is not made again.
 
-
-def _sorted(value: object) -> object:
-    """Dicts by key, at any depth: a config's fields have no fixed order."""
-    if isinstance(value, Mapping):
-        return {str(key): _sorted(value[key]) for key in sorted(value, key=str)}
-    return [_sorted(item) for item in value] if isinstance(value, list | tuple) else _plain(value)
-
-
-def _plain(value: object) -> object:
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+    Returns:
+        `list[dict]`: the rows, read from the files, the same in every process.
+    """
+    state = state or PartialState()
+    with state.main_process_first():
+        claim_folder(folder, {**settings, "queries": list(inputs.queries)})
+    shards = QueryShards(folder, list(inputs.queries), schema)
+    total = sum(len(inputs.run[query_id]) for query_id in shards.missing()) // state.num_processes
+    show = progress and state.is_main_process
+    with progress_bar(desc=description, unit="pairs", total=total, show=show) as bar:
+        shards.fill(lambda query_id: function(query_id, bar.update), state)
+    return list(shards.read())

@@ -2,52 +2,60 @@
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from transformers.utils import cached_file
 
-# Where trainings note them: {"train": [..], "validation": [..]}, perhaps with "collection", or {"seen": {name: [..]}}.
-NOTES = ("training_queries.json", "settings.json", "complete.json")
+from ..steps.folders import SETTINGS
+
+# The last file of a training's checkpoint: one without it is what a killed process left behind.
+COMPLETE = "complete.json"
 
 
-def seen_queries(model: str, collection: str) -> set[str]:
+def seen_queries(model: str | os.PathLike | None) -> dict[str, list[str]]:
     """
-    The queries that a model has seen, as its training noted beside the checkpoint; nothing, where there is no note.
+    The queries that a model has seen, as its training noted beside the weights: collection to query ids.
 
     Args:
-        model (`str`): folder or Hub id.
-        collection (`str`): the collection that is to be tested on. A note that names collections counts only where it
-            names this one, since "1" is a query of many.
+        model (`str` or `os.PathLike`, *optional*): folder or Hub id, of a final model or of a checkpoint. Where there
+            is no such note, as beside foreign models, nothing is known.
     """
-    seen: set[str] = set()
-    for name in NOTES:
-        content = _read_note(model, name)
-        if not isinstance(content, dict):
-            continue
-        if isinstance(content.get("seen"), dict):
-            seen.update(map(str, content["seen"].get(collection, ())))
-        if name == NOTES[0] and content.get("collection", collection) == collection:
-            seen.update(str(query_id) for part in ("train", "validation") for query_id in content.get(part, ()))
-    return seen
+    for name in (SETTINGS, COMPLETE) if model is not None else ():
+        content = _read_note(os.fspath(model), name)
+        if isinstance(content, dict) and isinstance(content.get("seen"), dict):
+            return {str(collection): [str(q) for q in ids] for collection, ids in content["seen"].items()}
+    return {}
 
 
-def refuse_seen(model: str, collection: str, query_ids: Iterable[str]) -> None:
-    """Raises where a model would be tested on queries that it has seen."""
-    both = sorted(seen_queries(model, collection) & set(query_ids))
+def add_seen(seen: Mapping[str, Iterable[str]], collection: str, query_ids: Iterable[str]) -> dict[str, list[str]]:
+    """`seen` with the queries that a training will add."""
+    return {**seen, collection: sorted({*seen.get(collection, ()), *query_ids})}
+
+
+def refuse_seen(
+    seen: Mapping[str, Iterable[str]], collection: str, query_ids: Iterable[str], where: str, cure: str
+) -> None:
+    """
+    Raises where a model would be tested on queries that it has seen.
+
+    Args:
+        seen (`Mapping[str, Iterable[str]]`): from [`seen_queries`].
+        collection (`str`): the collection that is to be tested on, since "1" is a query of many.
+        query_ids (`Iterable[str]`): the queries of the test.
+        where, cure (`str`): the beginning and the end of the message.
+    """
+    both = sorted(set(seen.get(collection, ())) & set(query_ids))
     if both:
+        few = f"{', '.join(both[:5])}{', ...' if len(both) > 5 else ''}"
         raise ValueError(
-            f"{model}: {len(both)} of these queries were in its training or validation, such as {both[0]!r}. Evaluate "
-            "on others (--split, --fold, --queries), or say --allow_seen if you know what such a result is worth, or "
-            "if these are queries of another collection."
+            f"{where}: the model has seen {len(both)} of the queries that it is to be tested on ({few}). {cure}"
         )
 
 
 def _read_note(model: str, name: str) -> object:
     if os.path.isdir(model):
         path = Path(model) / name
-        if not path.is_file():
-            return None
     else:
         found = cached_file(
             model,
@@ -56,9 +64,9 @@ def _read_note(model: str, name: str) -> object:
             _raise_exceptions_for_connection_errors=False,
             _raise_exceptions_for_gated_repo=False,
         )
-        if found is None:
-            return None
-        path = Path(found)
+        path = Path(found or "")
+    if not path.is_file():
+        return None
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

@@ -1,5 +1,6 @@
 """Files that are either whole or not there: written beside their final name, synced, then renamed."""
 
+import json
 import os
 import tempfile
 from collections.abc import Iterator
@@ -45,3 +46,10 @@ def atomic_open(path: str | os.PathLike, mode: str = "w") -> Iterator[IO]:
     except BaseException:
         Path(handle.name).unlink(missing_ok=True)
         raise
+
+
+def write_json(path: str | os.PathLike, content: object) -> None:
+    """Writes JSON for people and machines; the file is whole or not there."""
+    with atomic_open(path) as file:
+        json.dump(content, file, indent=1, ensure_ascii=False)
+        file.write("\n")

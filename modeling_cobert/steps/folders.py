@@ -1,12 +1,11 @@
 """A step's folder: `settings.json` says what it is made of, guards a resumption and, at the end, has the counts."""
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from .files import atomic_open
+from .files import write_json
 
 SETTINGS = "settings.json"
 
@@ -49,14 +48,20 @@ def claim_folder(folder: str | os.PathLike, settings: Mapping) -> dict | None:
 def write_settings(folder: str | os.PathLike, settings: Mapping, counts: Mapping | None) -> dict:
     """Writes the settings with the counts of a finished step (or `None` for one begun), and returns both together."""
     content = {**settings, "counts": counts}
-    with atomic_open(Path(folder) / SETTINGS) as file:
-        json.dump(content, file, indent=1, ensure_ascii=False)
-        file.write("\n")
+    write_json(Path(folder) / SETTINGS, content)
     return content
 
 
-def read_settings(folder: str | os.PathLike, step: str | None = None) -> dict:
-    """Reads a folder's settings; with `step`, that step must be what the folder holds, and it must be finished."""
+def read_settings(folder: str | os.PathLike, step: str | None = None, made_by: str = "", format: int = 1) -> dict:
+    """
+    Reads a folder's settings; with `step`, that step must be what the folder holds, and it must be finished.
+
+    Args:
+        folder (`str` or `os.PathLike`): where a step wrote.
+        step (`str`, *optional*): which one.
+        made_by (`str`, *optional*): the command that makes such folders, for whoever has one of an earlier version.
+        format (`int`, *optional*, defaults to 1): the layout that the step writes today.
+    """
     path = Path(folder) / SETTINGS
     if not path.exists():
         raise FileNotFoundError(f"{path}: not there, so {Path(folder)} is no {step or 'step'}'s folder")
@@ -66,25 +71,16 @@ def read_settings(folder: str | os.PathLike, step: str | None = None) -> dict:
         raise ValueError(f"{path}: not JSON ({error})") from None
     if not isinstance(settings, dict) or "counts" not in settings:
         raise ValueError(f"{path}: not written by this package: no 'counts'")
+    old = step is not None and settings.get("step") == step and settings.get("format") != format
+    if old or (made_by and settings.get("step") == "groups"):
+        raise ValueError(
+            f"{folder}: in the layout of an earlier version, which is not read: make it anew with {made_by}"
+        )
     if step is not None and settings.get("step") != step:
         raise ValueError(f"{path}: this is the folder of {settings.get('step')!r}, not of {step!r}")
     if step is not None and settings["counts"] is None:
         raise ValueError(f"{path}: {step} is not finished: run the same command again and it goes on")
     return settings
-
-
-def file_sha256(path: str | os.PathLike) -> str:
-    """The fingerprint of a file's bytes."""
-    with open(path, "rb") as file:
-        digest = hashlib.sha256()
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def json_sha256(value: object) -> str:
-    """The fingerprint of anything that JSON can say, order of lists and of keys included."""
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
 def _differences(known: dict, wanted: dict) -> str:

@@ -1,88 +1,91 @@
-"""Work on queries one by one, a file each: dealt to processes, killed and resumed without a trace in the result."""
+"""The one resumable loop: files that are whole or not there, dealt to processes; and tables of queries made by it."""
 
-import json
 import os
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from datetime import timedelta
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import torch
+import pyarrow as pa
+import pyarrow.parquet as pq
 from accelerate import PartialState
-from tqdm.auto import tqdm
 
 from .files import atomic_open
-from .folders import claim_folder
+from .processes import process_state
 
 
-def process_state(use_cpu: bool = False) -> PartialState:
-    """This process among those that `torchrun` or `accelerate launch` started; alone if there was neither."""
-    # Processes wait for the slowest one, which may have hours of work more than the others.
-    return PartialState(cpu=use_cpu or not torch.accelerator.is_available(), timeout=timedelta(days=30))
-
-
-def map_queries(
-    function: Callable[[str, Callable[[int], None]], object],
-    query_ids: Sequence[str],
-    folder: str | os.PathLike,
-    settings: dict,
-    state: PartialState | None = None,
-    description: str = "Queries",
-    progress: bool = True,
-) -> dict:
+def fill(paths: Sequence[Path], make: Callable[[int], object], state: PartialState | None = None) -> None:
     """
-    `function(query_id, advance)` for every query; results that are in the folder already are not made again.
+    `make(number)` for every path that is not there; afterwards all are. Every process must call it.
+
+    Each file is made by one process alone and never depends on which others were there, so neither a kill nor the
+    number of processes leaves a trace in the result.
 
     Args:
-        function (`Callable`): gives what JSON can say; calls `advance` with the number of pairs it has encoded.
-        query_ids (`list[str]`): all queries, in the order of the result.
-        folder (`str` or `os.PathLike`): where the results lie, one file a query, each whole or not there.
-        settings (`dict`): all that the results depend on; a folder begun with others is an error.
-        state (`PartialState`, *optional*): the processes that share the work and the folder.
-        description, progress: of the bar, which the main process shows.
-
-    Returns:
-        `dict`: query id to result, read from the files, the same in every process.
+        paths (`list[Path]`): the files, in the same order in every process.
+        make (`Callable[[int], object]`): writes the file of that number, by [`atomic_open`].
+        state (`PartialState`, *optional*): the processes that share the work.
     """
-    folder = Path(folder)
-    with state.main_process_first() if state else nullcontext():
-        claim_folder(folder, {**settings, "queries": list(query_ids)})
-    wait = state.wait_for_everyone if state else lambda: None
-    wait()  # nobody writes a part before all have looked which are missing
-    missing = [number for number in range(len(query_ids)) if not _part(folder, number).exists()]
-    wait()
-    mine = missing[state.process_index :: state.num_processes] if state else missing
-    shown = progress and (state is None or state.is_main_process)
-    with tqdm(total=len(mine), desc=description, unit=" queries", disable=not shown) as bar:
-        pairs = 0
-
-        def advance(count: int) -> None:
-            nonlocal pairs
-            pairs += count
-            bar.set_postfix_str(f"{pairs:,} pairs encoded")
-
-        for number in mine:
-            try:
-                result = function(query_ids[number], advance)
-            except ValueError as error:
-                raise ValueError(f"query {query_ids[number]!r}: {error}") from error
-            with atomic_open(_part(folder, number)) as file:
-                json.dump({"query_id": query_ids[number], "result": result}, file, ensure_ascii=False)
-            bar.update()
-    wait()
-    return {query_id: _read(_part(folder, number), query_id) for number, query_id in enumerate(query_ids)}
+    state = state or process_state()
+    state.wait_for_everyone()  # what the main process prepared or removed is seen by all
+    missing = [number for number, path in enumerate(paths) if not path.exists()]
+    state.wait_for_everyone()  # nobody writes before all have looked
+    for number in missing[state.process_index :: state.num_processes]:
+        make(number)
+    state.wait_for_everyone()
 
 
-def _part(folder: Path, number: int) -> Path:
-    return folder / f"{number:06d}.json"
+class QueryShards:
+    """
+    A table with a row a query, in parquet files of a few queries each.
+
+    Args:
+        folder (`str` or `os.PathLike`): where the files lie.
+        query_ids (`list[str]`): all queries, in order.
+        schema (`pa.Schema`): the columns; the first is `query_id`.
+        size (`int`, *optional*, defaults to 1): how many queries are made, and saved, together.
+    """
+
+    def __init__(self, folder: str | os.PathLike, query_ids: Sequence[str], schema: pa.Schema, size: int = 1):
+        if size < 1:
+            raise ValueError(f"shard_queries must be at least 1, got {size}")
+        self.schema = schema
+        self.shards = [list(query_ids[start : start + size]) for start in range(0, len(query_ids), size)]
+        self.paths = [Path(folder) / f"{number:05d}.parquet" for number in range(len(self.shards))]
+
+    def missing(self) -> list[str]:
+        """The queries whose files are not there."""
+        return [q for path, shard in zip(self.paths, self.shards, strict=True) if not path.exists() for q in shard]
+
+    def fill(self, make: Callable[[str], dict], state: PartialState | None = None) -> None:
+        """Makes what is missing; `make(query_id)` gives a query's row."""
+
+        def write(number: int) -> None:
+            rows = [self._row(make, query_id) for query_id in self.shards[number]]
+            with atomic_open(self.paths[number], "wb") as file:
+                pq.write_table(pa.Table.from_pylist(rows, schema=self.schema), file, compression="zstd")
+
+        fill(self.paths, write, state)
+
+    def read(self, columns: Sequence[str] | None = None) -> Iterator[dict]:
+        """The rows in order; one file is in memory at a time."""
+        for path, shard in zip(self.paths, self.shards, strict=True):
+            rows = read_parquet(path, self.schema, columns).to_pylist()
+            if columns is None and [row["query_id"] for row in rows] != shard:
+                raise ValueError(f"{path}: has other queries than {shard[0]!r}, ...: remove it and run again")
+            yield from rows
+
+    def _row(self, make: Callable[[str], dict], query_id: str) -> dict:
+        try:
+            return {"query_id": query_id, **make(query_id)}
+        except ValueError as error:
+            raise ValueError(f"query {query_id!r}: {error}") from error
 
 
-def _read(path: Path, query_id: str) -> object:
+def read_parquet(path: str | os.PathLike, schema: pa.Schema, columns: Sequence[str] | None = None) -> pa.Table:
+    """Reads a file of ours; one that is damaged or has other columns is an error that names it."""
     try:
-        part = json.loads(path.read_text(encoding="utf-8"))
-        found, result = part["query_id"], part["result"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: damaged ({error!r}): remove it and run again") from None
-    if found != query_id:
-        raise ValueError(f"{path}: this is query {found!r}, not {query_id!r}: remove it and run again")
-    return result
+        found = pq.ParquetFile(path)
+        if found.schema_arrow.remove_metadata() != schema:
+            raise ValueError(f"not these columns: {', '.join(schema.names)}")
+        return found.read(columns=None if columns is None else list(columns))
+    except (pa.ArrowException, ValueError) as error:
+        raise ValueError(f"{path}: damaged ({error}): remove it and run again") from None

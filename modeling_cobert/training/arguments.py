@@ -1,5 +1,6 @@
 """What `train_cobert.py` can be told: model, data, and Hugging Face's TrainingArguments with the paper's defaults."""
 
+import sys
 from dataclasses import dataclass, field
 
 from transformers import TrainingArguments
@@ -14,8 +15,8 @@ VARIANTS = {
 FEED_ORDERS = ("shuffled", "initial", "reversed")
 
 
-@dataclass
-class ModelArguments:
+@dataclass(frozen=True)
+class ModelOptions:
     """Where the model starts, and which variant it is."""
 
     encoder: str | None = field(
@@ -61,9 +62,6 @@ class ModelArguments:
             "encoder (its head reads it), the source's for a Co-BERT, else cls.",
         },
     )
-    num_prototypes: int | None = field(
-        default=None, metadata={"help": "m, at most what the groups were built with, which is the default."}
-    )
     max_length: int | None = field(
         default=None, metadata={"help": "The most tokens of a query-passage pair. Default: 256, or the source's."}
     )
@@ -91,24 +89,24 @@ class ModelArguments:
                 raise ValueError(f"--checkpoint is a whole model: {', '.join(given)} cannot change it; use --encoder")
 
 
-@dataclass
-class DataArguments:
-    """Which groups, which queries of them, and in which order."""
+@dataclass(frozen=True)
+class DataOptions:
+    """Which rows, which queries of them, and in which order."""
 
-    groups: str = field(metadata={"help": "The folder that data_scripts/build_groups.py made."})
-    train_groups: str | None = field(
+    rows: str = field(metadata={"help": "The folder of rows that cobert prepare made."})
+    train_rows: str | None = field(
         default=None,
         metadata={
-            "help": "Other groups of the same queries to train on, such as those of data_scripts/build_maxp_pairs.py; "
-            "selection and test stay with --groups."
+            "help": "Other rows of the same queries to train on, such as those of cobert maxp; selection and test "
+            "stay with --rows."
         },
     )
-    fold: int | None = field(
-        default=None, metadata={"help": "Train, select and test on this fold (1, 2, ..) of the groups' folds."}
-    )
-    folds: str | None = field(
+    fold: str | None = field(
         default=None,
-        metadata={"choices": ["all"], "help": "all: every fold in turn, then the table and one run over all queries."},
+        metadata={
+            "help": "Train, select and test on this fold (1, 2, ..) of the rows' folds; or all: every fold in turn, "
+            "then the table and one run over all queries."
+        },
     )
     feed_order: str = field(
         default="shuffled",
@@ -118,10 +116,14 @@ class DataArguments:
             "shuffled, a query's groups in first-stage order (initial) or from the last to the first (reversed).",
         },
     )
+    random_edges: bool = field(
+        default=False,
+        metadata={"help": "Draw the edges between a query's groups anew in each epoch; the paper's never move."},
+    )
 
     def __post_init__(self):
-        if self.fold is not None and self.folds is not None:
-            raise ValueError("give --fold or --folds, not both")
+        if self.fold is not None and self.fold != "all" and not (self.fold.isascii() and self.fold.isdigit()):
+            raise ValueError(f"--fold must be the number of a fold, or all, not {self.fold!r}")
 
 
 @dataclass
@@ -134,7 +136,6 @@ class CoBertTrainingArguments(TrainingArguments):
     per_device_train_batch_size: int = field(
         default=1, metadata={"help": "Groups a step and device; a group is n candidates with their m prototypes."}
     )
-    per_device_eval_batch_size: int = field(default=1, metadata={"help": "Groups a batch and device when ranking."})
     num_train_epochs: float = field(default=5.0, metadata={"help": "Passes over all groups."})
     learning_rate: float = field(default=3e-6, metadata={"help": "The highest learning rate, after warm-up."})
     warmup_steps: float = field(default=0.1, metadata={"help": "Warm-up: a share of all steps below 1, else steps."})
@@ -164,9 +165,12 @@ class CoBertTrainingArguments(TrainingArguments):
     )
 
     def __post_init__(self):
+        # In a pipe or a file, bars would be a flood: there the trainer writes a line a minute.
+        if self.disable_tqdm is None:
+            self.disable_tqdm = not sys.stderr.isatty()
         super().__post_init__()
         if self.remove_unused_columns:
-            raise ValueError("--remove_unused_columns must stay False: the collator reads the groups' columns")
+            raise ValueError("--remove_unused_columns must stay False: the collator reads the rows' columns")
         if self.encoder_chunk_size is not None and self.encoder_chunk_size < 1:
             raise ValueError(f"--encoder_chunk_size must be at least 1, got {self.encoder_chunk_size}")
         if self.freeze_encoder and self.encoder_chunk_size is not None:

@@ -1,4 +1,4 @@
-"""The model card: README.md of a checkpoint, filled from config, groups, arguments and measured results."""
+"""The model card: README.md of a checkpoint, filled from config, rows, arguments and measured results."""
 
 import os
 import re
@@ -16,7 +16,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
 def write_card(
-    folder: str | os.PathLike, config, groups: Mapping, settings: Mapping, results: Mapping, hub_id: str | None = None
+    folder: str | os.PathLike, config, rows: Mapping, settings: Mapping, results: Mapping, hub_id: str | None = None
 ) -> None:
     """
     Writes `folder/README.md`, with the metadata that the Hub reads. No path of this machine gets into it.
@@ -24,14 +24,14 @@ def write_card(
     Args:
         folder (`str` or `os.PathLike`): the model's folder.
         config ([`CoBertConfig`]): of the model.
-        groups (`Mapping`): settings of the groups.
+        rows (`Mapping`): settings of the rows.
         settings (`Mapping`): of the training.
         results (`Mapping`): what was measured; empty before the test.
         hub_id (`str`, *optional*): the repository that the model goes to.
     """
     folder = Path(folder)
     where = hub_id if hub_id and _HUB_ID.fullmatch(hub_id) else folder.resolve().name
-    collection = _name(groups.get("collection", "an unnamed collection"))
+    collection = _name(rows.get("collection", "an unnamed collection"))
     card = ModelCard.from_template(
         _card_data(where, config, collection, settings, results.get("test", {})),
         template_str=resources.files(__package__).joinpath("model_card.md").read_text(encoding="utf-8"),
@@ -50,7 +50,7 @@ def write_card(
         collection=_text(collection),
         fold=settings.get("fold"),
         queries=results.get("queries"),
-        results=_results(results, _text(_name(groups.get("first_stage", "as given")))),
+        results=_results(results, _text(_name(rows.get("first_stage", "as given")))),
         facts=_facts(settings, results),
         num_train=len(settings["train"]),
         num_validation=len(settings["validation"]),

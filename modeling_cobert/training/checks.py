@@ -1,17 +1,13 @@
-"""Checks at the door: the output folder and the disk before a training, the queries that a model saw before a test."""
+"""Checks at the door: the output folder and the disk before a training."""
 
-import json
 import math
 import os
 import shutil
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from torch import nn
 
 from ..steps.files import atomic_open
-from ..steps.folders import SETTINGS
-from .interruption import COMPLETE
 
 
 def check_writable(folder: str | os.PathLike) -> None:
@@ -56,36 +52,4 @@ def check_space(folder: str | os.PathLike, model: nn.Module, args, steps: int, m
             f"{folder}: {free / 2**30:.2f} GiB are free, but up to {needed / 2**30:.2f} GiB will be written ({kept} "
             f"checkpoints of {(weights + moments) / 2**30:.2f} GiB and the model): free some space, choose another "
             "--output_dir, or lower --save_total_limit"
-        )
-
-
-def seen_queries(source: str | os.PathLike | None) -> dict[str, list[str]]:
-    """
-    The queries that a model has learned from or was selected by: collection to query ids.
-
-    Args:
-        source (`str` or `os.PathLike`, *optional*): a folder that this package's training wrote, final or checkpoint.
-            Anything else (a Hub id, a foreign checkpoint) has no such note, and nothing is known.
-    """
-    for name in (SETTINGS, COMPLETE):
-        path = Path(source or "") / name
-        if source is not None and path.is_file():
-            content = json.loads(path.read_text(encoding="utf-8"))
-            return {str(k): [str(q) for q in ids] for k, ids in content.get("seen", {}).items()}
-    return {}
-
-
-def add_seen(seen: Mapping[str, Iterable[str]], collection: str, query_ids: Iterable[str]) -> dict[str, list[str]]:
-    """`seen` with the queries that a training will add."""
-    return {**seen, collection: sorted({*seen.get(collection, ()), *query_ids})}
-
-
-def refuse_seen(seen: Mapping[str, Iterable[str]], collection: str, query_ids: Iterable[str], where: str) -> None:
-    """Raises where a model would be tested on queries that it saw: such a test would mean nothing."""
-    both = sorted(set(seen.get(collection, ())) & set(query_ids))
-    if both:
-        raise ValueError(
-            f"{where}: the model has seen {len(both)} of the queries that it is to be tested on ({', '.join(both[:5])}"
-            f"{', ...' if len(both) > 5 else ''}). Test it on others; with --folds, start every fold from its own "
-            "model ('{fold}' in --encoder or --checkpoint stands for the fold's number)"
         )

@@ -1,89 +1,74 @@
-"""The model that a training starts from: BERT checkpoints or a Co-BERT, with the fields that the groups decide."""
+"""The model that a training starts from: BERT checkpoints or a Co-BERT, with the fields that the rows decide."""
 
 import logging
 import os
 from pathlib import Path
 
-import torch
-
+from ..data.groups import GroupOptions
 from ..modeling_cobert import CoBertForGroupwiseRanking
-from ..steps.folders import file_sha256
-from .arguments import VARIANTS, ModelArguments
+from ..ranking.loading import load_cobert
+from ..steps.hashing import file_sha256
+from .arguments import VARIANTS, ModelOptions
 
 logger = logging.getLogger(__name__)
 
-# How the groups were made is how the model must cut, select and group when it ranks by itself.
-FROM_GROUPS = (
-    "selector",
-    "passage_words",
-    "passage_overlap",
-    "passage_title",
-    "group_size",
-    "group_overlap",
-    "num_prototypes",
-)
+# How the rows were made is how the model must cut and select when it ranks by itself.
+FROM_ROWS = ("selector", "passage_words", "passage_overlap", "passage_title")
+GROUPS = ("num_prototypes", "group_size", "group_overlap")
 
 
-def initial_model(arguments: ModelArguments, settings: dict, fold: int | None = None) -> CoBertForGroupwiseRanking:
+def initial_model(
+    options: ModelOptions, settings: dict, groups: GroupOptions | None = None, fold: int | None = None
+) -> CoBertForGroupwiseRanking:
     """
     Builds the model, in float32.
 
     Args:
-        arguments ([`ModelArguments`]): where it starts, and which variant it is.
-        settings (`dict`): of the groups.
+        options ([`ModelOptions`]): where it starts, and which variant it is.
+        settings (`dict`): of the rows.
+        groups ([`GroupOptions`], *optional*): sizes that are to differ from the paper's, or the checkpoint's.
         fold (`int`, *optional*): what `{fold}` stands for in the paths.
     """
-    fields = {name: settings[name] for name in FROM_GROUPS if settings.get(name) is not None}
-    built = fields.get("num_prototypes")
-    if arguments.num_prototypes is not None:
-        if built is not None and arguments.num_prototypes > built:
-            raise ValueError(f"--num_prototypes {arguments.num_prototypes}: the groups were built with {built}")
-        fields["num_prototypes"] = arguments.num_prototypes
-    for name in ("max_length", "loss", "overlap_merge", "encoder_pooling"):
-        if getattr(arguments, name) is not None:
-            fields[name] = getattr(arguments, name)
+    fields = {name: settings[name] for name in FROM_ROWS if settings.get(name) is not None}
+    groups = groups or GroupOptions()
+    given = {name: getattr(groups, name) for name in GROUPS}
+    given |= {name: getattr(options, name) for name in ("max_length", "loss", "overlap_merge", "encoder_pooling")}
+    fields |= {name: value for name, value in given.items() if value is not None}
     if os.path.isdir(str(fields.get("selector"))):
         logger.warning(
-            "the groups were selected by %s, a folder of this machine, and the model's config will name it: elsewhere "
-            "pass selector=... to rerank, or build the groups with a selector from the Hub",
+            "the rows were selected by %s, a folder of this machine, and the model's config will name it: elsewhere "
+            "pass selector=... to rerank, or prepare the rows with a selector from the Hub",
             fields["selector"],
         )
-    if arguments.checkpoint is not None:
-        return _whole_model(in_fold(arguments.checkpoint, fold), arguments.variant, fields)
+    variant = VARIANTS[options.variant or "full"]
+    if options.checkpoint is not None:
+        return _whole_model(in_fold(options.checkpoint, fold), options.variant, fields)
     for part in ("calibrator", "scorer"):
-        layers = getattr(arguments, f"{part}_layers")
+        layers = getattr(options, f"{part}_layers")
         if layers is not None:
-            if getattr(arguments, part) is not None:
+            if getattr(options, part) is not None:
                 raise ValueError(f"--{part}_layers is for layers of the encoder: leave it out with --{part}")
             fields[f"{part}_config"] = {"num_hidden_layers": layers}
-    paths = {name: in_fold(getattr(arguments, name), fold) for name in ("encoder", "calibrator", "scorer")}
-    return CoBertForGroupwiseRanking.from_bert_pretrained(
-        **paths, **VARIANTS[arguments.variant or "full"], **_usable(fields, arguments.variant or "full")
-    )
+    paths = {name: in_fold(getattr(options, name), fold) for name in ("encoder", "calibrator", "scorer")}
+    return CoBertForGroupwiseRanking.from_bert_pretrained(**paths, **variant, **fields)
 
 
 def _whole_model(path: str, variant: str | None, fields: dict) -> CoBertForGroupwiseRanking:
-    model = CoBertForGroupwiseRanking.from_pretrained(path, dtype=torch.float32, use_safetensors=True)
+    model = load_cobert(path)
     found = variant_of(model.config)
     if variant not in (None, found):
         raise ValueError(
             f"--checkpoint {path} is a {found!r} model, not {variant!r}: to give its encoder other context parts, "
             "name it as --encoder"
         )
-    changed = {name: value for name, value in _usable(fields, found).items() if getattr(model.config, name) != value}
+    changed = {name: value for name, value in fields.items() if getattr(model.config, name) != value}
     if changed:
-        logger.warning("the checkpoint's config changes to that of the groups and arguments: %s", changed)
-        model = CoBertForGroupwiseRanking.from_pretrained(path, dtype=torch.float32, use_safetensors=True, **changed)
+        logger.warning("the checkpoint's config changes to that of the rows and options: %s", changed)
+        model = load_cobert(path, **changed)
         model.config.validate_groups()
         model.config.validate_lengths()
         model.config.validate_selector()
     return model
-
-
-def _usable(fields: dict, variant: str) -> dict:
-    # A pointwise model is built from groups without prototypes: its config keeps the default, which it never reads.
-    without = VARIANTS[variant].get("use_calibrator") is False and not fields.get("num_prototypes")
-    return {name: value for name, value in fields.items() if not (without and name == "num_prototypes")}
 
 
 def variant_of(config) -> str:

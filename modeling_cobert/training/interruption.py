@@ -1,6 +1,5 @@
 """Stopping and going on: SIGTERM saves and exits, a killed process leaves no checkpoint that is only half there."""
 
-import json
 import logging
 import os
 import shutil
@@ -14,12 +13,11 @@ import torch
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from ..steps.files import atomic_open
+from ..ranking.seen import COMPLETE
+from ..steps.files import write_json
 
 logger = logging.getLogger(__name__)
 
-# The last file of a checkpoint: one without it is what a killed process left behind.
-COMPLETE = "complete.json"
 EXIT_CODE = 128 + signal.SIGTERM
 
 
@@ -90,9 +88,7 @@ class Interruption(TrainerCallback):
 
 def mark_complete(checkpoint: str | os.PathLike, content: dict) -> None:
     """Writes the last file of a checkpoint."""
-    with atomic_open(Path(checkpoint) / COMPLETE) as file:
-        json.dump(content, file, indent=1)
-        file.write("\n")
+    write_json(Path(checkpoint) / COMPLETE, content)
 
 
 def last_complete_checkpoint(folder: str | os.PathLike) -> str | None:

@@ -1,19 +1,27 @@
 """What Hugging Face's Trainer lacks for groups: feeding, measures of whole queries, checkpoints that are whole."""
 
 import logging
+import math
 import os
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from accelerate.utils import gather_object
 from transformers import Trainer, TrainerCallback
 from transformers.trainer import TRAINING_ARGS_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints, speed_metrics
 
-from ..evaluation.measures import DEFAULT_MEASURES, parse_measures
-from ..ranking.merging import measure_run, merge_groups
-from .interruption import COMPLETE, mark_complete
+from ..evaluation.measures import DEFAULT_MEASURES, measure_run, parse_measures
+from ..loss_cobert import ranking_loss
+from ..ranking.inputs import RowsInputs
+from ..ranking.ranker import Ranker
+from ..ranking.seen import COMPLETE
+from ..ranking.ties import strict_scores
+from ..steps.progress import A_MINUTE
+from .interruption import mark_complete
 from .sampler import GroupSampler
 
 logger = logging.getLogger(__name__)
@@ -24,27 +32,18 @@ class GroupTrainer(Trainer):
     A Trainer for [`CoBertForGroupwiseRanking`].
 
     - Groups are fed as `feed_order` says, the same after a resumption and on any number of processes.
-    - `evaluate` and `predict` merge the groups of a query first; measures are ir_measures' over whole queries.
+    - `evaluate` ranks whole queries by the one [`Ranker`]; measures are ir_measures'.
     - A loss that is not finite stops the training and names the queries.
     - A checkpoint is complete or recognised as incomplete; older ones go only when the new one is whole.
 
     Args:
-        qrels (`Mapping[str, Mapping[str, int]]`): query id to document id to grade.
         feed_order (`str`, *optional*, defaults to `"shuffled"`): see [`GroupSampler`].
         note (`dict`, *optional*): goes into every checkpoint, such as the queries that the model has seen.
         card (`Callable`, *optional*): writes the model card into a folder.
-        kwargs: as for `Trainer`. Data sets are those of [`load_groups`], or [`FrozenGroups`] over them.
+        kwargs: as for `Trainer`. `train_dataset` is a [`GroupView`], `eval_dataset` a [`RowsInputs`].
     """
 
-    def __init__(
-        self,
-        *args,
-        qrels: Mapping[str, Mapping[str, int]],
-        feed_order: str = "shuffled",
-        note: dict | None = None,
-        card=None,
-        **kwargs,
-    ):
+    def __init__(self, *args, feed_order: str = "shuffled", note: dict | None = None, card=None, **kwargs):
         training_args = kwargs["args"]
         measures = list(DEFAULT_MEASURES)
         chosen = (training_args.metric_for_best_model or "loss").removeprefix("eval_")
@@ -52,19 +51,39 @@ class GroupTrainer(Trainer):
             measures.append(chosen)
             training_args.metric_for_best_model = str(parse_measures([chosen])[0])
         self.measures = [str(measure) for measure in parse_measures(measures)]
-        self.qrels, self.feed_order, self.note, self.card = qrels, feed_order, note or {}, card
-        self.evaluated = None
-        super().__init__(
-            *args,
-            compute_metrics=self._measure,
-            preprocess_logits_for_metrics=_only_logits,
-            **kwargs,
-        )
+        self.feed_order, self.note, self.card = feed_order, note or {}, card
+        super().__init__(*args, **kwargs)
+        if training_args.disable_tqdm:
+            self.add_callback(_LineAMinute)
 
-    def rank(self, rows) -> dict[str, dict[str, float]]:
-        """Scores every document of the queries in `rows`: query id to document id to score, best first."""
-        logits = self.predict(rows).predictions
-        return merge_groups(_texts(rows), logits, self.model.config.overlap_merge)
+    def rank(self, inputs: RowsInputs) -> tuple[dict[str, dict[str, float]], float]:
+        """
+        Ranks the queries of `inputs`, shared among the processes.
+
+        Returns:
+            Query id to document id, best first, to score; and the mean loss of their groups.
+        """
+        model = self.accelerator.unwrap_model(self.model)
+        training = model.training
+        ranker = Ranker.wrap(model)
+        mine = list(inputs.query_ids)[self.args.process_index :: self.args.world_size]
+        found = {query_id: _rank(ranker, inputs, query_id) for query_id in mine}
+        if self.args.world_size > 1:
+            found = {query_id: result for part in gather_object([found]) for query_id, result in part.items()}
+        model.train(training)
+        losses = [loss for query_id in inputs.query_ids for loss in found[query_id][1]]
+        return {query_id: found[query_id][0] for query_id in inputs.query_ids}, math.fsum(losses) / len(losses)
+
+    def evaluate(self, eval_dataset: RowsInputs | None = None, ignore_keys=None, metric_key_prefix: str = "eval"):
+        inputs, start = self.eval_dataset if eval_dataset is None else eval_dataset, time.time()
+        with self.compute_loss_context_manager():  # autocast, where the training has it
+            run, loss = self.rank(inputs)
+        found = {"loss": loss, **measure_run(inputs.qrels or {}, run, self.measures)}
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
+        metrics |= speed_metrics(metric_key_prefix, start, num_samples=len(run))
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         query_ids = inputs.pop("query_ids", None)
@@ -77,20 +96,12 @@ class GroupTrainer(Trainer):
             )
         return (loss, outputs) if return_outputs else loss
 
-    def evaluation_loop(self, dataloader, *args, **kwargs):
-        self.evaluated = _texts(dataloader.dataset)
-        return super().evaluation_loop(dataloader, *args, **kwargs)
-
-    def _measure(self, prediction) -> dict[str, float]:
-        run = merge_groups(self.evaluated, prediction.predictions, self.model.config.overlap_merge)
-        return measure_run(run, self.qrels, self.measures)
-
     def _get_train_sampler(self, train_dataset=None):
         if self.args.train_sampling_strategy != "random":
             return super()._get_train_sampler(train_dataset)
-        rows = _texts(self.train_dataset if train_dataset is None else train_dataset)
+        groups = self.train_dataset if train_dataset is None else train_dataset
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        sampler = GroupSampler(list(rows["query_id"]), list(rows["group"]), self.feed_order, seed)
+        sampler = GroupSampler(groups, self.feed_order, seed)
         self.callback_handler.remove_callback(_SetEpoch)
         self.add_callback(_SetEpoch(sampler))
         return sampler
@@ -142,10 +153,25 @@ class _SetEpoch(TrainerCallback):
         self.sampler.set_epoch(int(state.epoch or 0))
 
 
-def _texts(rows):
-    """The groups themselves, also where vectors stand in for their texts."""
-    return rows if hasattr(rows, "select_columns") else rows.rows
+class _LineAMinute(TrainerCallback):
+    """Progress for pipes and files, where a bar would be a flood."""
+
+    def __init__(self):
+        self.last = time.monotonic()
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.is_world_process_zero and time.monotonic() - self.last >= A_MINUTE:
+            self.last = time.monotonic()
+            logger.info("step %d of %d, epoch %.2f", state.global_step, state.max_steps, state.epoch or 0)
 
 
-def _only_logits(outputs, labels):
-    return outputs[0] if isinstance(outputs, tuple) else outputs
+def _rank(ranker: Ranker, inputs: RowsInputs, query_id: str) -> tuple[dict[str, float], list[float]]:
+    """One query's strict scores, and the loss of each of its groups."""
+    encoded = inputs.encode(ranker, query_id)
+    calibrated, _ = ranker.calibrate(encoded.vectors, encoded.prototypes)
+    logits = ranker.score_groups(calibrated, encoded.groups)
+    losses = [
+        ranking_loss(ranker.model.config.loss, torch.tensor([group]), torch.tensor([encoded.grades[start:end]])).item()
+        for group, (start, end) in zip(logits, encoded.groups, strict=True)
+    ]
+    return strict_scores(encoded.doc_ids, ranker.merge(encoded.groups, logits)), losses

@@ -4,6 +4,7 @@ import copy
 import json
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,15 +16,18 @@ from transformers.trainer import SCHEDULER_NAME
 from ..collections.folds import Fold
 from ..collections.trec import read_run, write_run
 from ..data.collator import GroupCollator
-from ..data.groups import GroupsFolder, load_groups
-from ..evaluation.measures import DEFAULT_MEASURES
-from ..ranking.merging import measure_run
-from ..steps.files import atomic_open
-from ..steps.folders import claim_folder, json_sha256, read_settings, write_settings
-from .arguments import CoBertTrainingArguments, DataArguments, ModelArguments
+from ..data.groups import GroupOptions, GroupView
+from ..data.rows import RowsFolder, load_rows
+from ..evaluation.measures import DEFAULT_MEASURES, measure_run
+from ..passages_cobert import PairTokenizer
+from ..ranking.inputs import RowsInputs
+from ..ranking.seen import add_seen, refuse_seen, seen_queries
+from ..steps.files import write_json
+from ..steps.folders import claim_folder, read_settings, write_settings
+from .arguments import CoBertTrainingArguments, DataOptions, ModelOptions
 from .card import write_card
-from .checks import add_seen, check_space, check_writable, refuse_seen, seen_queries
-from .frozen import FrozenVectors, VectorCollator
+from .checks import check_space, check_writable
+from .frozen import FrozenVectors
 from .gradient_cache import encoder_in_chunks
 from .initial import in_fold, initial_model, source_name, variant_of
 from .interruption import Interruption, last_complete_checkpoint
@@ -32,6 +36,10 @@ from .trainer import GroupTrainer
 logger = logging.getLogger(__name__)
 
 RUN, RESULTS = "test.trec", "results.json"
+CURE = (
+    "Test it on others; with --fold all, start every fold from its own model ('{fold}' in --encoder or --checkpoint "
+    "stands for the fold's number)."
+)
 # What of TrainingArguments the weights depend on. A resumption may change the others, such as where to log.
 DECISIVE = (
     "seed",
@@ -54,51 +62,55 @@ DECISIVE = (
 )
 
 
-def train(model_args: ModelArguments, data_args: DataArguments, training_args: CoBertTrainingArguments) -> dict:
+def train(
+    model_options: ModelOptions,
+    data_options: DataOptions,
+    group_options: GroupOptions,
+    training_args: CoBertTrainingArguments,
+) -> dict:
     """
     Does what `train_cobert.py` was told.
 
     Returns:
-        `dict`: the results of the split or fold; with `--folds all`, those of `folds`, `mean` (over folds) and
+        `dict`: the results of the split or fold; with `--fold all`, those of `folds`, `mean` (over folds) and
         `all_queries` (the merged run), each with the measures of `test` and `first_stage`.
     """
-    groups = load_groups(data_args.groups)
-    train_groups = None if data_args.train_groups is None else load_groups(data_args.train_groups)
+    rows = load_rows(data_options.rows)
+    train_rows = None if data_options.train_rows is None else load_rows(data_options.train_rows)
     output = Path(training_args.output_dir)
     jobs = [
-        SplitTraining(model_args, data_args, training_args, groups, split, number, folder, train_groups)
-        for number, split, folder in plan_trainings(groups, data_args, output)
+        SplitTraining(
+            model_options, data_options, group_options, training_args, rows, split, number, folder, train_rows
+        )
+        for number, split, folder in plan_trainings(rows, data_options, output)
     ]
     for job in jobs:  # all doors before the first long way
         job.check()
     results = [job.run() for job in jobs]
-    if data_args.folds is None:
+    if data_options.fold != "all":
         return results[0]
     summary = None
     if training_args.process_index == 0:
-        summary = summarize([job.folder for job in jobs], results, groups, output)
+        summary = summarize([job.folder for job in jobs], results, rows, output)
     PartialState().wait_for_everyone()
     return summary if summary is not None else json.loads((output / RESULTS).read_text(encoding="utf-8"))
 
 
-def plan_trainings(
-    groups: GroupsFolder, data_args: DataArguments, output: Path
-) -> list[tuple[int | None, Fold, Path]]:
+def plan_trainings(rows: RowsFolder, options: DataOptions, output: Path) -> list[tuple[int | None, Fold, Path]]:
     """The number (if it is one of several), queries and folder of every training."""
-    if data_args.fold is None and data_args.folds is None:
-        if "train" not in groups.splits:
+    if options.fold is None:
+        if "train" not in rows.splits:
             raise ValueError(
-                f"{groups.folder}: no split 'train' (but {', '.join(groups.splits)}): give --fold 1 or --folds all"
+                f"{rows.folder}: no split 'train' (but {', '.join(rows.splits)}): give --fold 1 or --fold all"
             )
-        split = Fold(*(groups.splits.get(name, ()) for name in ("train", "validation", "test")))
-        return [(None, split, output)]
-    if not groups.folds:
-        raise ValueError(f"{groups.folder}: there are no folds: leave out --fold and --folds")
-    count = len(groups.folds)
-    if data_args.fold is not None and not 1 <= data_args.fold <= count:
-        raise ValueError(f"--fold {data_args.fold}: {groups.folder} has folds 1 to {count}")
-    numbers = range(1, count + 1) if data_args.fold is None else [data_args.fold]
-    return [(number, groups.folds[number - 1], output / f"fold-{number}") for number in numbers]
+        return [(None, Fold(*(rows.splits.get(name, ()) for name in ("train", "validation", "test"))), output)]
+    if not rows.folds:
+        raise ValueError(f"{rows.folder}: there are no folds: leave out --fold")
+    count = len(rows.folds)
+    if options.fold != "all" and not 1 <= int(options.fold) <= count:
+        raise ValueError(f"--fold {options.fold}: {rows.folder} has folds 1 to {count}")
+    numbers = range(1, count + 1) if options.fold == "all" else [int(options.fold)]
+    return [(number, rows.folds[number - 1], output / f"fold-{number}") for number in numbers]
 
 
 @dataclass
@@ -107,22 +119,23 @@ class SplitTraining:
     One training on some queries, its selection on others and its test on yet others.
 
     Args:
-        model_args, data_args, args: what `train_cobert.py` was told.
-        groups ([`GroupsFolder`]): the groups.
+        model_options, data_options, group_options, args: what `train_cobert.py` was told.
+        rows ([`RowsFolder`]): the rows.
         split ([`Fold`]): the queries.
         number (`int`, *optional*): of the fold.
         folder (`Path`): where the model, its checkpoints, `test.trec` and `results.json` go.
-        train_groups ([`GroupsFolder`], *optional*): other groups to train on.
+        train_rows ([`RowsFolder`], *optional*): other rows to train on.
     """
 
-    model_args: ModelArguments
-    data_args: DataArguments
+    model_options: ModelOptions
+    data_options: DataOptions
+    group_options: GroupOptions
     args: CoBertTrainingArguments
-    groups: GroupsFolder
+    rows: RowsFolder
     split: Fold
     number: int | None
     folder: Path
-    train_groups: GroupsFolder | None = None
+    train_rows: RowsFolder | None = None
 
     def __post_init__(self):
         self.top = Path(self.args.output_dir)
@@ -132,32 +145,30 @@ class SplitTraining:
             self.args.hub_model_id = f"{self.args.hub_model_id}-fold-{self.number}"
 
     @property
-    def collection(self) -> str:
-        return str(self.groups.settings.get("collection", "unnamed"))
-
-    @property
     def main_process(self) -> bool:
         return self.args.process_index == 0
 
     @cached_property
     def settings(self) -> dict:
         """All that the result depends on, without where anything lies."""
-        arguments = asdict(self.model_args)
+        options = asdict(self.model_options)
         for name in ("encoder", "calibrator", "scorer", "checkpoint"):
-            arguments[name] = source_name(in_fold(arguments[name], self.number))
-        start = in_fold(self.model_args.checkpoint or self.model_args.encoder, self.number)
-        other = {} if self.train_groups is None else {"train_groups": _fingerprint(self.train_groups)}
+            options[name] = source_name(in_fold(options[name], self.number))
+        start = in_fold(self.model_options.checkpoint or self.model_options.encoder, self.number)
+        other = {} if self.train_rows is None else {"train_rows": self.train_rows.fingerprint}
         batch = self.args.train_batch_size * self.args.gradient_accumulation_steps
         return {
             "step": "training",
-            "collection": self.collection,
-            "groups": _fingerprint(self.groups),
+            "collection": self.rows.name,
+            "rows": self.rows.fingerprint,
             **other,
             "fold": self.number,
             **asdict(self.split),
-            "seen": add_seen(seen_queries(start), self.collection, self.split.train + self.split.validation),
-            "model": arguments,
-            "feed_order": self.data_args.feed_order,
+            "seen": add_seen(seen_queries(start), self.rows.name, self.split.train + self.split.validation),
+            "model": options,
+            "groups": asdict(self.group_options),
+            "feed_order": self.data_options.feed_order,
+            "random_edges": self.data_options.random_edges,
             "freeze_encoder": self.args.freeze_encoder,
             "groups_a_step": batch * self.args.world_size,
             "training": {name: _plain(getattr(self.args, name)) for name in DECISIVE},
@@ -168,18 +179,18 @@ class SplitTraining:
         if not self.split.validation and self.args.eval_strategy != "no":
             raise ValueError(
                 "there are no validation queries to select by: give --eval_strategy no and "
-                "--load_best_model_at_end False, or groups with a split 'validation'"
+                "--load_best_model_at_end False, or rows with a split 'validation'"
             )
-        if self.groups.settings.get("windows") == "train":
+        if self.rows.settings.get("chosen_by") == "judgments":
             raise ValueError(
-                f"{self.groups.folder}: its windows were chosen by the judgments, a test on them would mean nothing: "
-                "give it as --train_groups, and the folder beside it as --groups"
+                f"{self.rows.folder}: its passages were chosen by the judgments, a test on them would mean nothing: "
+                "give it as --train_rows, and the folder beside it as --rows"
             )
-        if self.train_groups is not None:
+        if self.train_rows is not None:
             if self.args.freeze_encoder:
-                raise ValueError("--train_groups is for training the encoder: leave it out with --freeze_encoder")
-            self.train_groups.dataset(self.split.train)  # raises where a query has no groups
-        refuse_seen(self.settings["seen"], self.collection, self.split.test, str(self.folder))
+                raise ValueError("--train_rows is for training the encoder: leave it out with --freeze_encoder")
+            self.train_rows.dataset(self.split.train)  # raises where a query has no row
+        refuse_seen(self.settings["seen"], self.rows.name, self.split.test, str(self.folder), CURE)
         if self.main_process:
             check_writable(self.folder)
             claim_folder(self.folder, self.settings)
@@ -192,7 +203,7 @@ class SplitTraining:
             logger.warning("%s: done before", self.folder)
             return done
         set_seed(self.args.seed)
-        model = initial_model(self.model_args, self.groups.settings, self.number)
+        model = initial_model(self.model_options, self.rows.settings, self.group_options, self.number)
         trainer = self._trainer(model)
         interruption = Interruption()
         trainer.add_callback(interruption)
@@ -201,8 +212,8 @@ class SplitTraining:
         trainer.save_model(_internal_call=True)
         results = self._test(trainer, model)
         if self.main_process:
-            _write_json(self.folder / RESULTS, results)
-            write_card(self.folder, model.config, self.groups.settings, self.settings, results, self.args.hub_model_id)
+            write_json(self.folder / RESULTS, results)
+            self._write_card(model, self.folder)
         if self.args.push_to_hub:
             trainer.push_to_hub()
         PartialState().wait_for_everyone()
@@ -211,44 +222,43 @@ class SplitTraining:
         return results
 
     def _trainer(self, model) -> GroupTrainer:
-        if model.num_prototypes and not any(self._rows(self.split.train)["prototype_ids"]):
-            raise ValueError(f"{self.groups.folder}: groups without prototypes cannot train a calibrator")
-        collator = GroupCollator(
-            model.find_tokenizer(), model.config.max_length, model.num_prototypes, with_query_ids=True
-        )
-        rows = [(self.train_groups or self.groups).dataset(self.split.train), self._rows(self.split.validation)]
+        options = self.group_options.of_model(model.config)
+        if model.num_prototypes and not (options.num_prototypes and options.prototypes != "none"):
+            raise ValueError("without prototypes no calibrator can be trained: leave out --prototypes none")
         if self.args.freeze_encoder:
             model.encoder.requires_grad_(False)
-        steps = math.ceil(self.args.num_train_epochs * len(rows[0]) / self.settings["groups_a_step"])
+        vectors = self._encode(model.to(self.args.device)) if self.args.freeze_encoder else None
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        groups = GroupView(
+            (self.train_rows or self.rows).dataset(self.split.train),
+            options,
+            seed if self.data_options.random_edges else None,
+            vectors,
+        )
+        steps = math.ceil(self.args.num_train_epochs * len(groups) / self.settings["groups_a_step"])
         if self.main_process:
             check_space(self.folder, model, self.args, self.args.max_steps if self.args.max_steps > 0 else steps)
-        self.frozen = None
-        if self.args.freeze_encoder:
-            self.frozen = self._encode(model.to(self.args.device), collator)
-            rows = [self.frozen.groups(part) if len(part) else part for part in rows]
-            collator = VectorCollator(model.num_prototypes, with_query_ids=True)
+        pairs = PairTokenizer(model.find_tokenizer(), model.config.max_length)
+        self.vectors = vectors
         return GroupTrainer(
             model=model,
             args=self.args,
-            data_collator=collator,
-            train_dataset=rows[0],
-            eval_dataset=rows[1] if len(rows[1]) else None,
-            qrels=self.groups.qrels,
-            feed_order=self.data_args.feed_order,
+            data_collator=GroupCollator(pairs, model.num_prototypes, with_query_ids=True),
+            train_dataset=groups,
+            eval_dataset=self._inputs(self.split.validation) if self.split.validation else None,
+            feed_order=self.data_options.feed_order,
             note={"seen": self.settings["seen"]},
-            card=lambda folder: write_card(
-                folder, model.config, self.groups.settings, self.settings, self._results(), self.args.hub_model_id
-            ),
+            card=lambda folder: self._write_card(model, folder),
         )
 
-    def _rows(self, queries: tuple[str, ...]):
-        return self.groups.dataset(queries)
+    def _inputs(self, query_ids: tuple[str, ...]) -> RowsInputs:
+        qrels = {q: self.rows.qrels[q] for q in query_ids if self.rows.qrels.get(q)}
+        return RowsInputs(self.rows, query_ids, qrels, self.group_options, self.vectors)
 
-    def _encode(self, model, collator: GroupCollator) -> FrozenVectors:
-        queries = {*self.split.train, *self.split.validation, *self.split.test}
-        frozen = FrozenVectors(model, collator, self._rows(queries), self.args.vectors_dir or self.top / "_vectors")
-        state = PartialState()
-        frozen.encode(process=state.process_index, processes=state.num_processes, wait=state.wait_for_everyone)
+    def _encode(self, model) -> FrozenVectors:
+        rows = self.rows.dataset({*self.split.train, *self.split.validation, *self.split.test})
+        frozen = FrozenVectors(model, rows, self.args.vectors_dir or self.top / "_vectors")
+        frozen.encode(state=PartialState())
         return frozen
 
     def _checkpoint(self) -> str | None:
@@ -267,44 +277,45 @@ class SplitTraining:
         results = {"variant": variant_of(model.config), **_best(trainer)}
         if not self.split.test:
             return results
-        refuse_seen(seen_queries(self.folder), self.collection, self.split.test, str(self.folder))
-        rows = self._rows(self.split.test)
-        run = trainer.rank(rows if self.frozen is None else self.frozen.groups(rows))
-        first = {query_id: self.groups.run[query_id] for query_id in run}
+        refuse_seen(seen_queries(self.folder), self.rows.name, self.split.test, str(self.folder), CURE)
+        inputs = self._inputs(self.split.test)
+        run, _ = trainer.rank(inputs)  # in float32, as `cobert eval` ranks
         if self.main_process:
-            write_run(self.folder / RUN, run, f"co-bert-{results['variant'].replace(', ', '-').replace(' ', '-')}")
-        return results | {
-            "queries": sum(bool(self.groups.qrels.get(query_id)) for query_id in run),
-            "test": measure_run(run, self.groups.qrels, DEFAULT_MEASURES),
-            "first_stage": measure_run(first, self.groups.qrels, DEFAULT_MEASURES),
-        }
+            write_run(self.folder / RUN, run, tag_of(results["variant"]))
+        return results | _measure(run, inputs.run, self.rows.qrels)
 
-    def _results(self) -> dict:
+    def _write_card(self, model, folder: str | Path) -> None:
         path = self.folder / RESULTS
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        results = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        write_card(folder, model.config, self.rows.settings, self.settings, results, self.args.hub_model_id)
 
 
-def summarize(folders: list[Path], results: list[dict], groups: GroupsFolder, output: Path) -> dict:
+def tag_of(variant: str) -> str:
+    """The name of a variant in the sixth column of a run."""
+    return f"co-bert-{variant.replace(', ', '-').replace(' ', '-')}"
+
+
+def _measure(run: Mapping, first_stage: Mapping, qrels: Mapping) -> dict:
+    return {
+        "queries": sum(bool(qrels.get(query_id)) for query_id in run),
+        "test": measure_run(qrels, run, DEFAULT_MEASURES),
+        "first_stage": measure_run(qrels, first_stage, DEFAULT_MEASURES),
+    }
+
+
+def summarize(folders: list[Path], results: list[dict], rows: RowsFolder, output: Path) -> dict:
     """The merged run over all queries (`run.trec`) and the averaged results (`results.json`)."""
     merged: dict[str, dict[str, float]] = {}
     for folder in folders:
         merged |= read_run(folder / RUN)
-    write_run(output / "run.trec", merged, f"co-bert-{results[0]['variant'].replace(', ', '-').replace(' ', '-')}")
-    first = {query_id: groups.run[query_id] for query_id in merged}
+    write_run(output / "run.trec", merged, tag_of(results[0]["variant"]))
     mean = {
         kind: {name: math.fsum(r[kind][name] for r in results) / len(results) for name in results[0][kind]}
         for kind in ("test", "first_stage")
     }
-    summary = {
-        "folds": results,
-        "mean": mean,
-        "all_queries": {
-            "queries": sum(bool(groups.qrels.get(query_id)) for query_id in merged),
-            "test": measure_run(merged, groups.qrels, DEFAULT_MEASURES),
-            "first_stage": measure_run(first, groups.qrels, DEFAULT_MEASURES),
-        },
-    }
-    _write_json(output / RESULTS, summary)
+    first = {query_id: rows.run[query_id] for query_id in merged}
+    summary = {"folds": results, "mean": mean, "all_queries": _measure(merged, first, rows.qrels)}
+    write_json(output / RESULTS, summary)
     return summary
 
 
@@ -343,17 +354,5 @@ def _best(trainer: GroupTrainer) -> dict:
     return {"step": step, "epoch": state.epoch}
 
 
-def _fingerprint(groups: GroupsFolder) -> str:
-    # What the groups are, not where they came from and in what portions they were made.
-    passing = ("counts", "source", "batch_tokens", "shard_queries")
-    return json_sha256({key: value for key, value in groups.settings.items() if key not in passing})
-
-
 def _plain(value):
     return getattr(value, "value", value)
-
-
-def _write_json(path: Path, content: dict) -> None:
-    with atomic_open(path) as file:
-        json.dump(content, file, indent=1)
-        file.write("\n")

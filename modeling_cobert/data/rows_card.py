@@ -1,9 +1,9 @@
-"""The dataset card of a folder of groups: where the splits are, what is in a row, counts and exact settings."""
+"""The dataset card of a folder of rows: where the splits are, what is in a row, counts and exact settings."""
 
 import json
 from collections.abc import Mapping
 
-from ..steps.folders import json_sha256
+from ..steps.hashing import json_sha256
 
 
 def split_file(split: str) -> str:
@@ -23,9 +23,9 @@ def dataset_card(settings: Mapping, counts: Mapping) -> str:
     # A path may hold anything: nothing in it may end the block of code.
     exact = exact.replace("`", "\\u0060")
     # `datasets` caches a folder by its name and its configs' fields, not by its files: the fingerprint keeps it from
-    # taking one folder of groups for another.
+    # taking one folder of rows for another.
     fingerprint = json_sha256({**settings, "counts": counts})[:16]
-    return _CARD.format(files=files, fingerprint=fingerprint, facts=facts, exact=exact, m=settings["num_prototypes"])
+    return _CARD.format(files=files, fingerprint=fingerprint, facts=facts, exact=exact)
 
 
 _CARD = """---
@@ -42,24 +42,23 @@ tags:
 - reranking
 ---
 
-# Groups for Co-BERT
+# Rankings for Co-BERT
 
-One row is a group: candidates that neighbour each other in a first-stage ranking, each with the passage that stands
-for it, and the query's prototypes (feedback documents, {m} at most). `*_ranks` are places in the first-stage run, the
-first being 1; `*_scores` are the selector's; `*_grades` come from the judgments, 0 where nobody judged.
+One row is a query with its candidates in first-stage order: `doc_ids`, the `passages` that stand for them, their
+`ranks` in the first-stage run, the first being 1, its scores and the selector's, and `grades` from the judgments, 0
+where nobody judged. Groups and prototypes are made of it when it is read.
 
 ```python
 import datasets
 
-from modeling_cobert.data.groups import load_groups
+from modeling_cobert.data.rows import load_rows
 
-groups = datasets.load_dataset("this/folder")  # one row a group, by split
-folder = load_groups("this/folder")  # also folds, judgments and the first-stage run
+rows = datasets.load_dataset("this/folder")  # one row a query, by split
+folder = load_rows("this/folder")  # also folds, judgments and the first-stage run
 ```
 
-Beside the groups: `run.trec` (the first stage that was grouped), `qrels.trec` (all judgments of its queries),
-`folds.json` (where there are folds; split `fold_i` holds the queries that fold i tests) and `settings.json` (what
-stands below, for programs).
+Beside the rows: `qrels.trec` (all judgments of their queries), `folds.json` (where there are folds; split `fold_i`
+holds the queries that fold i tests) and `settings.json` (what stands below, for programs).
 
 | count | |
 |---|---|

@@ -1,0 +1,40 @@
+"""Which collection to work on, and how its queries are split: options of the API and of the commands alike."""
+
+from dataclasses import asdict, dataclass, field
+
+from .collection import Collection, open_collection
+
+
+@dataclass(frozen=True)
+class CollectionOptions:
+    """What to work on."""
+
+    collection: str = field(metadata={"help": "A folder (BEIR or TREC files), irds:<id>, or demo."})
+    split: str | None = field(
+        default=None, metadata={"help": "Only queries judged in these splits: test, or train-graded,dev,test."}
+    )
+    queries: str | None = field(default=None, metadata={"help": "Queries (.jsonl, .tsv, TREC) instead of its own."})
+    qrels: str | None = field(default=None, metadata={"help": "Judgments (.tsv, TREC) instead of its own."})
+    documents: str | None = field(default=None, metadata={"help": "Documents (.jsonl) instead of its own."})
+    skip_missing: bool = field(
+        default=False,
+        metadata={"help": "Go on without queries, documents and judgments that do not fit together, and count them."},
+    )
+
+    def open(self) -> Collection:
+        options = asdict(self)
+        return open_collection(options.pop("collection"), **options)
+
+
+@dataclass(frozen=True)
+class SplitOptions:
+    """How queries are split into those to learn from, to select by and to test on."""
+
+    folds: str = field(
+        default="auto",
+        metadata={
+            "help": "A JSON file of folds, round-robin, random, or none (all queries in one split, test). auto: the "
+            "collection's own folds, else its own train, validation and test, else random."
+        },
+    )
+    fold_seed: int = field(default=42, metadata={"help": "Of random folds."})

@@ -1,0 +1,230 @@
+"""Rows: a query with its ranked candidates and their grades, in parquet that `datasets.load_dataset` opens."""
+
+import os
+from collections.abc import Collection as Ids
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..collections.collection import Collection
+from ..collections.folds import Fold, read_folds, write_folds
+from ..collections.judgments import check_judgments
+from ..collections.options import SplitOptions
+from ..collections.splits import SplitPlan, plan_splits
+from ..collections.trec import read_qrels, write_qrels
+from ..steps.files import atomic_open
+from ..steps.folders import claim_folder, read_settings, write_settings
+from ..steps.hashing import json_sha256
+from ..steps.shards import QueryShards, read_parquet
+from .rows_card import dataset_card, split_file
+from .selection import FORMAT as SELECTION_FORMAT
+from .selection import MADE_BY as SELECTION_MADE_BY
+from .selection import STEP as SELECTION
+from .selection import shards_of
+
+STEP, FORMAT, MADE_BY = "rows", 1, "cobert prepare (or, from selected passages, cobert rows)"
+SCHEMA = pa.schema(
+    [
+        ("query_id", pa.string()),
+        ("query", pa.string()),
+        ("doc_ids", pa.list_(pa.string())),  # in first-stage order; once for each passage, where there are several
+        ("passages", pa.list_(pa.string())),  # what stands for the document
+        ("ranks", pa.list_(pa.int32())),  # in the first-stage run, from 1
+        ("first_stage_scores", pa.list_(pa.float64())),
+        ("selector_scores", pa.list_(pa.float64())),
+        ("grades", pa.list_(pa.int32())),  # 0 where nobody judged
+    ]
+)
+
+
+@dataclass(frozen=True)
+class RowsFolder:
+    """
+    A folder of rows, open for training and evaluation; see [`load_rows`].
+
+    Args:
+        folder (`Path`): where it is.
+        settings (`dict`): how it was made: `selector`, `passage_words`, `k`, .., and `counts`.
+        splits (`dict[str, tuple[str, ...]]`): the query ids of each split, in file order.
+        folds (`list[Fold]` or `None`): the cross-validation, over queries that have rows.
+    """
+
+    folder: Path
+    settings: dict
+    splits: dict[str, tuple[str, ...]]
+    folds: list[Fold] | None
+
+    @property
+    def name(self) -> str:
+        """Of the collection."""
+        return str(self.settings["collection"])
+
+    @property
+    def fingerprint(self) -> str:
+        """What the rows are, not in what portions and how fast they were made."""
+        passing = ("counts", "batch_tokens", "shard_queries")
+        return json_sha256({key: value for key, value in self.settings.items() if key not in passing})
+
+    @cached_property
+    def qrels(self) -> dict[str, dict[str, int]]:
+        """All judgments of the queries here, also of documents that the first stage did not find."""
+        return read_qrels(self.folder / "qrels.trec")
+
+    @cached_property
+    def run(self) -> dict[str, dict[str, float]]:
+        """The first stage, documents best first."""
+        columns = self.dataset().select_columns(["query_id", "doc_ids", "first_stage_scores"])
+        return {row["query_id"]: dict(zip(row["doc_ids"], row["first_stage_scores"], strict=True)) for row in columns}
+
+    @cached_property
+    def _dataset(self) -> datasets.Dataset:
+        # Not load_dataset(folder): its cache takes two folders of one name and layout for the same dataset, and a
+        # folder that was made anew for the old one. This one goes by path and time.
+        files = [str((self.folder / split_file(split)).resolve()) for split in self.splits]
+        return datasets.Dataset.from_parquet(files)
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {q: place for place, q in enumerate(q for split in self.splits.values() for q in split)}
+
+    def dataset(self, query_ids: Ids[str] | None = None) -> datasets.Dataset:
+        """
+        The rows of some queries (all by default), in file order, from all splits.
+
+        A query that has no row is an error: whoever asks for it would train or report on less than they think.
+        """
+        if query_ids is None:
+            return self._dataset
+        unknown = set(query_ids) - self._places.keys()
+        if unknown:
+            raise ValueError(f"{self.folder}: no rows for {len(unknown)} queries, such as {min(unknown)!r}")
+        return self._dataset.select(sorted(self._places[query_id] for query_id in set(query_ids)))
+
+    def row(self, query_id: str) -> dict:
+        """One query's row."""
+        return self._dataset[self._places[query_id]]
+
+
+def load_rows(folder: str | os.PathLike) -> RowsFolder:
+    """
+    Opens a folder that `cobert prepare` or `cobert rows` has made.
+
+    Args:
+        folder (`str` or `os.PathLike`): the folder, finished.
+
+    Example:
+
+    ```python
+    >>> rows = load_rows("prepared/demo/rows")
+    >>> row = rows.dataset(rows.folds[0].train)[0]
+    >>> len(row["doc_ids"]) == len(row["passages"]) == len(row["grades"])
+    True
+    ```
+    """
+    folder = Path(folder)
+    settings = read_settings(folder, STEP, MADE_BY, FORMAT)
+    splits = {
+        split: tuple(read_parquet(folder / split_file(split), SCHEMA, ["query_id"])["query_id"].to_pylist())
+        for split in settings["splits"]
+    }
+    folds = folder / "folds.json"
+    return RowsFolder(folder, settings, splits, read_folds(folds) if folds.exists() else None)
+
+
+def build_rows(
+    selected: str | os.PathLike,
+    output: str | os.PathLike,
+    collection: Collection,
+    options: SplitOptions | None = None,
+) -> dict:
+    """
+    Joins selected passages with grades and splits them, one file a split; see [`load_rows`].
+
+    Args:
+        selected (`str` or `os.PathLike`): the folder that [`select_passages`] finished.
+        output (`str` or `os.PathLike`): a new folder, or one begun with the same settings.
+        collection ([`Collection`]): whose judgments and folds are used.
+        options ([`SplitOptions`], *optional*): how to split.
+
+    Returns:
+        `dict`: the settings and, under `counts`, what was done; also in `output/settings.json`.
+    """
+    options, output = options or SplitOptions(), Path(output)
+    selection = read_settings(selected, SELECTION, SELECTION_MADE_BY, SELECTION_FORMAT)
+    query_ids, qrels = selection["counts"]["query_ids"], collection.qrels()
+    unknown = check_judgments(collection)
+    plan = plan_splits(collection, query_ids, options)
+    qrels = {q: qrels[q] for q in query_ids if q in plan.split_of and qrels.get(q)}
+    if not qrels:
+        raise ValueError(f"{selected}: none of its queries is judged in {collection.name}")
+    settings = _settings(selection, options, plan, qrels)
+    done = claim_folder(output, settings)
+    if done is not None:
+        return done
+    shards = shards_of(selected, query_ids, selection["shard_queries"])
+    counts = _write_splits(shards, output, plan, qrels)
+    write_qrels(output / "qrels.trec", qrels)
+    if plan.folds is not None:
+        write_folds(output / "folds.json", plan.folds)
+    counts["relevant_judged"] = sum(grade > 0 for grades in qrels.values() for grade in grades.values())
+    counts["skipped"] = {**selection["counts"]["skipped"], "judged_queries_unknown": unknown, **plan.skipped}
+    counts = {**_inherited(selection["counts"]), **counts}
+    with atomic_open(output / "README.md") as file:
+        file.write(dataset_card(settings, counts))
+    return write_settings(output, settings, counts)  # last: it is the mark that all is done
+
+
+def _settings(selection: Mapping, options: SplitOptions, plan: SplitPlan, qrels: Mapping) -> dict:
+    return {
+        **{key: value for key, value in selection.items() if key != "counts"},
+        **asdict(options),
+        "step": STEP,
+        "format": FORMAT,
+        "split_by": plan.source,
+        "splits": list(plan.splits),
+        "sha256": {
+            **selection["sha256"],
+            "qrels": json_sha256([[query_id, list(grades.items())] for query_id, grades in qrels.items()]),
+            "splits": json_sha256([plan.splits, [asdict(fold) for fold in plan.folds or ()]]),
+        },
+    }
+
+
+def _inherited(counts: Mapping) -> dict:
+    """What selection counted; queries outside of all splits are in these numbers."""
+    names = ("queries", "documents", "passages", "pairs", "pair_passages", "truncated")
+    return {f"selected_{name}": counts[name] for name in names}
+
+
+def _write_splits(shards: QueryShards, output: Path, plan: SplitPlan, qrels: Mapping) -> dict[str, int]:
+    """Writes every split's file in one pass over the selected passages, and counts pairs of query and passage."""
+    counts = dict.fromkeys(("queries", "queries_unjudged", "pairs", "unjudged", "relevant"), 0)
+    with ExitStack() as stack:
+        writers: dict[str, pq.ParquetWriter] = {}
+        for split in plan.splits:
+            file = stack.enter_context(atomic_open(output / split_file(split), "wb"))
+            writers[split] = stack.enter_context(pq.ParquetWriter(file, SCHEMA, compression="zstd"))
+        for selected in shards.read():
+            split = plan.split_of.get(selected["query_id"])
+            if split is None:
+                continue
+            grades = qrels.get(selected["query_id"], {})
+            row = {name: selected[name] for name in SCHEMA.names if name != "grades"}
+            row["grades"] = [grades.get(doc_id, 0) for doc_id in selected["doc_ids"]]
+            writers[split].write_table(pa.Table.from_pylist([row], schema=SCHEMA))
+            _count(counts, row["doc_ids"], grades)
+    return counts
+
+
+def _count(counts: dict[str, int], doc_ids: Sequence[str], grades: Mapping[str, int]) -> None:
+    counts["queries"] += 1
+    counts["queries_unjudged"] += not grades
+    counts["pairs"] += len(doc_ids)
+    counts["unjudged"] += sum(doc_id not in grades for doc_id in doc_ids)
+    counts["relevant"] += sum(grades.get(doc_id, 0) > 0 for doc_id in doc_ids)

@@ -1,0 +1,91 @@
+"""The model, and what it re-ranks: options of the API and of the commands alike."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from ..collections.collection import read_judgments
+from ..collections.options import CollectionOptions
+from ..collections.trec import numbered_lines
+from ..data.groups import GroupOptions
+from .inputs import collection_inputs, rows_inputs
+from .ranker import Inputs, Ranker
+
+
+@dataclass(frozen=True)
+class InputOptions(CollectionOptions):
+    """What is re-ranked: prepared rows, or a collection and a run."""
+
+    collection: str | None = field(
+        default=None, metadata={"help": "Instead of rows: a folder (BEIR or TREC files), irds:<id>, or demo."}
+    )
+    rows: str | None = field(default=None, metadata={"help": "A folder of rows that cobert prepare made."})
+    run: str | None = field(default=None, metadata={"help": "With a collection: the TREC run to re-rank."})
+    k: int = field(default=1000, metadata={"help": "With a collection: how many documents of a query to re-rank."})
+    fold: int | None = field(default=None, metadata={"help": "Only the test queries of this fold, from 1."})
+    query_ids: list[str] | None = field(
+        default=None, metadata={"help": "Only these query ids, or one file that has an id a line."}
+    )
+
+    def open_inputs(self, groups: GroupOptions | None = None, progress: bool = True) -> Inputs:
+        """Opens what is to be re-ranked."""
+        if self.qrels is not None and not Path(self.qrels).is_file():
+            raise FileNotFoundError(f"{self.qrels}: no such file of judgments")
+        if (self.rows is None) == (self.collection is None):
+            raise ValueError("give either --rows, or --collection and --run")
+        if self.rows is not None:
+            for name in ("run", "queries", "documents"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"--{name} goes with --collection: rows hold their own")
+            qrels = None if self.qrels is None else read_judgments(self.qrels)
+            return rows_inputs(self.rows, self.split, self.fold, self.chosen_ids(), qrels, groups)
+        if self.run is None:
+            raise ValueError("--collection needs --run, the first stage's TREC run: make one with cobert retrieve")
+        return collection_inputs(self.open(), self.run, self.k, self.fold, self.chosen_ids(), groups, progress)
+
+    def chosen_ids(self) -> list[str] | None:
+        """The ids of `--query_ids`, from the command line or the file."""
+        given = self.query_ids
+        if given is None or len(given) != 1 or not Path(given[0]).is_file():
+            return given
+        ids = [line.strip() for _, line in numbered_lines(given[0]) if line.strip()]
+        if not ids:
+            raise ValueError(f"{given[0]}:1: no query ids in the file")
+        return ids
+
+
+@dataclass(frozen=True)
+class RankerOptions:
+    """The model, and how it computes."""
+
+    model: str = field(metadata={"help": "Folder or Hub id of a Co-BERT."})
+    selector: str | None = field(
+        default=None,
+        metadata={
+            "help": "With a collection: self, lexical, first-stage, or a cross-encoder or bi-encoder that chooses "
+            "passages and prototypes; by default what the model's config says."
+        },
+    )
+    batch_tokens: int | None = field(
+        default=None,
+        metadata={"help": "The most tokens of a batch, padding included; by default 16384, or 1024 on a CPU."},
+    )
+    threads: int | None = field(
+        default=None, metadata={"help": "Threads of each process on a CPU; equal threads, equal bytes."}
+    )
+    dtype: str = field(
+        default="float32",
+        metadata={"help": "The numbers to compute in.", "choices": ["float32", "float16", "bfloat16"]},
+    )
+    use_cpu: bool = field(default=False, metadata={"help": "Use no accelerator, even if there is one."})
+
+    def load(self, inputs: InputOptions, device: torch.device | str = "cpu") -> Ranker:
+        """Loads the model, and sets the number of threads."""
+        if self.selector is not None and inputs.rows is not None:
+            raise ValueError("--selector goes with --collection: rows hold their own passages")
+        if self.threads is not None:
+            if self.threads < 1:
+                raise ValueError(f"threads must be at least 1, got {self.threads}")
+            torch.set_num_threads(self.threads)
+        return Ranker.load(self.model, self.selector, self.batch_tokens, device, getattr(torch, self.dtype))
