@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from ..collections.folds import Fold, read_folds, write_folds
 from ..collections.splits import plan_splits
 from ..collections.trec import read_qrels, read_run, write_qrels, write_run
-from ..grouping_cobert import best_first, overlapping_windows
+from ..grouping_cobert import best_first, overlapping_spans
 from ..steps.files import atomic_open
 from ..steps.folders import claim_folder, json_sha256, read_settings, write_settings
 from .candidates import check_judgments
@@ -72,7 +72,7 @@ class GroupOptions:
             raise ValueError(f"prototypes must be one of {', '.join(PROTOTYPES)}, not {self.prototypes!r}")
         if self.num_prototypes < 0:
             raise ValueError(f"num_prototypes must not be negative, got {self.num_prototypes}")
-        overlapping_windows(0, self.group_size, self.group_overlap)
+        overlapping_spans(0, self.group_size, self.group_overlap)
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def group_rows(query: SelectedQuery, grades: Mapping[str, int], options: GroupOp
     limit = 0 if options.prototypes == "none" else options.num_prototypes
     order = range(len(query.doc_ids)) if options.prototypes == "first-stage" else best_first(query.scores)
     prototypes = _side("prototype", query, order[:limit], grades)
-    windows = overlapping_windows(len(query.doc_ids), options.group_size, options.group_overlap)
+    windows = overlapping_spans(len(query.doc_ids), options.group_size, options.group_overlap)
     for number, window in enumerate(windows):
         candidates = _side("candidate", query, range(*window), grades)
         yield {"query_id": query.query_id, "query": query.query, "group": number, **prototypes, **candidates}

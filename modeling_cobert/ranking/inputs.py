@@ -18,7 +18,7 @@ from ..collections.trec import read_run, trec_columns
 from ..data.candidates import as_dict
 from ..data.groups import GroupsFolder, load_groups
 from ..data.groups_card import split_file
-from ..grouping_cobert import best_first, overlapping_windows
+from ..grouping_cobert import best_first, overlapping_spans
 from ..reranking_cobert import own_relevance
 from ..steps.folders import file_sha256, json_sha256
 from .ranker import EncodedQuery, Ranker, check_queries
@@ -152,7 +152,7 @@ class GroupsInputs:
                 relevance.setdefault(doc_id, score)
         doc_ids = list(passages)
         stored, (size, overlap) = self.groups.settings, self.group_shape(ranker)
-        windows = overlapping_windows(len(doc_ids), size, overlap)
+        windows = overlapping_spans(len(doc_ids), size, overlap)
         if [row["candidate_ids"] for row in rows] != [doc_ids[start:end] for start, end in windows]:
             raise ValueError(f"{self.groups.folder}: its groups are not those that its settings describe")
         return EncodedQuery(

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ..evaluation.measures import evaluate_run
-from ..grouping_cobert import best_first, merge_windows
+from ..grouping_cobert import best_first, merge_spans
 
 
 def merge_groups(rows, logits: np.ndarray, how: str) -> dict[str, dict[str, float]]:
@@ -16,7 +16,7 @@ def merge_groups(rows, logits: np.ndarray, how: str) -> dict[str, dict[str, floa
     Args:
         rows (`datasets.Dataset`): groups, all those of a query somewhere among them.
         logits (`np.ndarray` of shape `(groups, documents)`): what the model gave; what is over is padding.
-        how (`str`): which score a document in two groups gets, as in [`merge_windows`].
+        how (`str`): which score a document in two groups gets, as in [`merge_spans`].
 
     Returns:
         `dict[str, dict[str, float]]`: query id (in the rows' order) to document id (best first) to score.
@@ -47,7 +47,7 @@ def merge_groups(rows, logits: np.ndarray, how: str) -> dict[str, dict[str, floa
                 raise ValueError(f"query {query_id!r}, group {row['group']}: its candidates are not neighbours")
             windows.append((window[0], window[-1] + 1))
             kept.append(list(best.values()))
-        merged = merge_windows(windows, kept, how)
+        merged = merge_spans(windows, kept, how)
         ids = [documents[rank] for rank in sorted(documents)]
         run[query_id] = {ids[i]: merged[i] for i in best_first(merged)}
     return run

@@ -13,11 +13,11 @@ from torch import Tensor
 from transformers import AutoConfig
 
 from ..data.passage_scores import model_sha256
-from ..grouping_cobert import best_first, merge_windows, overlapping_windows
+from ..grouping_cobert import best_first, merge_spans, overlapping_spans
 from ..modeling_cobert import CoBertForGroupwiseRanking
 from ..passages_cobert import PairTokenizer, default_batch_tokens, map_rows
-from ..reranking_cobert import calibrate_list, score_windows, select_vectors
-from ..selection_cobert import BUILT_IN, load_selector
+from ..reranking_cobert import calibrate_list, score_groups, select_vectors
+from ..selection_cobert import BUILT_IN
 from ..steps.folders import json_sha256
 from ..steps.shards import map_queries
 
@@ -55,7 +55,7 @@ class EncodedQuery:
 
     @property
     def windows(self) -> list[tuple[int, int]]:
-        return overlapping_windows(len(self.doc_ids), self.group_size, self.group_overlap)
+        return overlapping_spans(len(self.doc_ids), self.group_size, self.group_overlap)
 
 
 class Inputs(Protocol):
@@ -147,10 +147,8 @@ class Ranker:
         """The selector's weights; `None` for one that has none of its own."""
         if self.selector in BUILT_IN:
             return None
-        known = self.model._selectors
-        if self.selector not in known:
-            known[self.selector] = load_selector(self.selector, self.model.config.max_length)
-        return model_sha256(known[self.selector])
+        model = self.model
+        return model_sha256(model.text_side.find_selector(self.selector, model.config.max_length, model.device))
 
     @torch.inference_mode()
     def encode_documents(
@@ -174,11 +172,11 @@ class Ranker:
     @torch.inference_mode()
     def score_windows(self, vectors: Tensor, windows: Sequence[tuple[int, int]]) -> list[list[float]]:
         """The scorer's logits: one list a window, one logit a document of it."""
-        return score_windows(self.model, vectors, windows, self.batch_tokens)
+        return score_groups(self.model, vectors, windows, self.batch_tokens)
 
     def score_list(self, vectors: Tensor, windows: Sequence[tuple[int, int]]) -> list[float]:
         """One score a document: its windows' logits, merged as the model's config says."""
-        return merge_windows(windows, self.score_windows(vectors, windows), self.model.config.overlap_merge)
+        return merge_spans(windows, self.score_windows(vectors, windows), self.model.config.overlap_merge)
 
     def score(self, encoded: EncodedQuery) -> list[float]:
         """The model's scores of one query's candidates, in first-stage order."""
