@@ -1,3 +1,5 @@
+# Copyright 2026 The Co-BERT authors.
+# SPDX-License-Identifier: Apache-2.0
 """Co-BERT: a groupwise, feedback-calibrated BERT re-ranker."""
 
 from transformers import AutoConfig, AutoModel

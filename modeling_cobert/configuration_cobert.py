@@ -1,3 +1,5 @@
+# Copyright 2026 The Co-BERT authors.
+# SPDX-License-Identifier: Apache-2.0
 """Co-BERT's configuration: three BertConfigs and how documents are cut, grouped and scored."""
 
 import copy
@@ -163,7 +165,7 @@ class CoBertConfig(PreTrainedConfig):
             )
 
     def validate_lengths(self):
-        """Windows advance, and pairs fit the encoder."""
+        """Passages advance, and pairs fit the encoder."""
         if self.passage_words < 1 or not 0 <= self.passage_overlap < self.passage_words:
             raise ValueError(
                 f"`passage_overlap` must be at least 0 and below `passage_words`: got an overlap of "

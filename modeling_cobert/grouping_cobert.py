@@ -1,3 +1,5 @@
+# Copyright 2026 The Co-BERT authors.
+# SPDX-License-Identifier: Apache-2.0
 """A ranked list <-> overlapping groups and prototypes: pure functions on positions and scores, no model, no text."""
 
 import math
@@ -6,62 +8,104 @@ from collections.abc import Sequence
 MERGES = ("max", "mean", "first", "last")
 
 
-def overlapping_windows(length: int, size: int, overlap: int) -> list[tuple[int, int]]:
+def overlapping_spans(length: int, size: int, overlap: int, offset: int = 0) -> list[tuple[int, int]]:
     """
-    Cuts `length` items into half-open windows `(start, end)`, neighbours sharing `overlap` items.
+    Cuts `length` items into half-open spans `(start, end)`, neighbours sharing `overlap` items.
 
-    There are `ceil((length - overlap) / (size - overlap))` of them, at least one where there is anything, and every
-    window holds items that none before it had. The paper cuts rankings into groups and documents into passages so.
+    There are `ceil((length + offset - overlap) / (size - overlap))` of them, at least one where there is anything, and
+    every span holds items that none before it had. The paper cuts rankings into groups and documents into passages so.
+
+    Args:
+        length (`int`): how many items there are.
+        size (`int`): the items of a span; the last one may have fewer.
+        overlap (`int`): the items that neighbours share.
+        offset (`int`, *optional*, defaults to 0): the list is cut as if it had begun so many items earlier, so that
+            the first span is shorter by them. Below `size - overlap`, where the cuts would be the same again.
 
     Example:
 
     ```python
-    >>> overlapping_windows(1000, size=200, overlap=5)
+    >>> overlapping_spans(1000, size=200, overlap=5)
     [(0, 200), (195, 395), (390, 590), (585, 785), (780, 980), (975, 1000)]
-    >>> overlapping_windows(3, size=60, overlap=4), overlapping_windows(0, size=60, overlap=4)
+    >>> overlapping_spans(3, size=60, overlap=4), overlapping_spans(0, size=60, overlap=4)
     ([(0, 3)], [])
+    >>> overlapping_spans(12, size=7, overlap=2, offset=3)
+    [(0, 4), (2, 9), (7, 12)]
     ```
     """
     if size < 1 or not 0 <= overlap < size:
-        raise ValueError(f"windows need size >= 1 and 0 <= overlap < size, got size {size} and overlap {overlap}")
+        raise ValueError(f"spans need size >= 1 and 0 <= overlap < size, got size {size} and overlap {overlap}")
     if length < 0:
         raise ValueError(f"a list cannot have {length} items")
+    step = size - overlap
+    if not 0 <= offset < step:
+        raise ValueError(f"spans begin every {step} items, so an offset must be from 0 to {step - 1}, got {offset}")
     if length == 0:
         return []
-    step = size - overlap
-    count = max(1, math.ceil((length - overlap) / step))
-    return [(i * step, min(i * step + size, length)) for i in range(count)]
+    count = max(1, math.ceil((length + offset - overlap) / step))
+    starts = [i * step - offset for i in range(count)]
+    return [(max(0, start), min(start + size, length)) for start in starts]
 
 
-def merge_windows(
-    windows: Sequence[tuple[int, int]], scores: Sequence[Sequence[float]], how: str = "max"
-) -> list[float]:
+def draw_offset(length: int, size: int, overlap: int, draw: float) -> int:
     """
-    The inverse: one score for every item, from the scores that its windows gave it.
+    An offset for [`overlapping_spans`] from a uniform draw, such that every draw gives the same number of spans.
+
+    Training moves the edges of its groups from epoch to epoch, but an epoch must keep its number of steps. An offset
+    leaves the number of spans as it is or adds one: the larger of the two sets of offsets (the first, if they are
+    equally large) is drawn from.
 
     Args:
-        windows (`list[tuple[int, int]]`): as [`overlapping_windows`] returns them.
-        scores (`list[list[float]]`): one list a window, one score an item; longer lists (padding) are cut.
-        how (`str`, *optional*, defaults to `"max"`): which score an item in several windows gets: `"max"` (what the
+        length, size, overlap (`int`): as in [`overlapping_spans`].
+        draw (`float`): from 0 up to, but not including, 1.
+
+    Example:
+
+    ```python
+    >>> draw_offset(1000, size=60, overlap=4, draw=0.0), draw_offset(1000, size=60, overlap=4, draw=0.99)
+    (13, 55)
+    >>> draw_offset(60, size=60, overlap=4, draw=0.99)
+    0
+    ```
+    """
+    if not 0 <= draw < 1:
+        raise ValueError(f"a draw must be at least 0 and below 1, got {draw}")
+    count = len(overlapping_spans(length, size, overlap))
+    if count <= 1:
+        return 0
+    step = size - overlap
+    same = count * step - (length - overlap) + 1  # how many offsets, from 0 on, fit before one more span is needed
+    offsets = range(same) if same >= step - same else range(same, step)
+    return offsets[int(draw * len(offsets))]
+
+
+def merge_spans(spans: Sequence[tuple[int, int]], scores: Sequence[Sequence[float]], how: str = "max") -> list[float]:
+    """
+    The inverse: one score for every item, from the scores that its spans gave it.
+
+    Args:
+        spans (`list[tuple[int, int]]`): as [`overlapping_spans`] returns them.
+        scores (`list[list[float]]`): one list a span, one score an item; longer lists (padding) are cut.
+        how (`str`, *optional*, defaults to `"max"`): which score an item in several spans gets: `"max"` (what the
             authors' release does), `"mean"`, `"first"` or `"last"`.
 
     Example:
 
     ```python
-    >>> merge_windows([(0, 2), (1, 3)], [[0.5, 0.1], [0.7, -2.0]])
+    >>> merge_spans([(0, 2), (1, 3)], [[0.5, 0.1], [0.7, -2.0]])
     [0.5, 0.7, -2.0]
     ```
     """
     if how not in MERGES:
         raise ValueError(f"overlapping scores merge by one of {', '.join(MERGES)}, not {how!r}")
-    if len(windows) != len(scores):
-        raise ValueError(f"{len(windows)} windows, but scores for {len(scores)}")
-    given: list[list[float]] = [[] for _ in range(max((end for _, end in windows), default=0))]
-    for (start, end), window_scores in zip(windows, scores, strict=True):
-        if len(window_scores) < end - start:
-            raise ValueError(f"window {start}-{end} holds {end - start} items, but only {len(window_scores)} scores")
+    if len(spans) != len(scores):
+        raise ValueError(f"{len(spans)} spans, but scores for {len(scores)}")
+    given: list[list[float]] = [[] for _ in range(max((end for _, end in spans), default=0))]
+    for (start, end), of_span in zip(spans, scores, strict=True):
+        if len(of_span) < end - start:
+            raise ValueError(f"span {start}-{end} holds {end - start} items, but only {len(of_span)} scores")
         for position in range(start, end):
-            given[position].append(float(window_scores[position - start]))
+            given[position].append(float(of_span[position - start]))
     merge = {"max": max, "mean": lambda s: math.fsum(s) / len(s), "first": lambda s: s[0], "last": lambda s: s[-1]}[
         how
     ]

@@ -1,3 +1,5 @@
+# Copyright 2026 The Co-BERT authors.
+# SPDX-License-Identifier: Apache-2.0
 """A Co-BERT from BERT checkpoints: which weight comes from where, and which starts fresh."""
 
 import os

@@ -1,3 +1,5 @@
+# Copyright 2026 The Co-BERT authors.
+# SPDX-License-Identifier: Apache-2.0
 """Losses as pure functions (logits, labels, mask) -> scalar; padding is handled once, in `ranking_loss`."""
 
 import torch
@@ -61,6 +63,8 @@ def ranking_loss(name: str, logits: Tensor, labels: Tensor, mask: Tensor | None 
 
     ```python
     >>> import torch
+    >>> from modeling_cobert.loss_cobert import ranking_loss
+
     >>> ranking_loss("pointwise", torch.tensor([[0.0, 9.9]]), torch.tensor([[1, -100]]))
     tensor(0.6931)
     ```

@@ -1,11 +1,14 @@
+# Copyright 2026 The Co-BERT authors.
+# SPDX-License-Identifier: Apache-2.0
 """The Co-BERT model: encode -> calibrate -> score, and the head over them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoTokenizer, BertModel, PreTrainedModel
-from transformers.utils import ModelOutput, logging
+from transformers import BertModel, PreTrainedModel
+from transformers.utils import ModelOutput, can_return_tuple, logging
 
 from .configuration_cobert import CoBertConfig
 from .initialization_cobert import bert_weights
@@ -13,7 +16,7 @@ from .loss_cobert import ranking_loss
 
 # Not used here: transformers ships a model's code by following its relative imports; this brings the pipeline along.
 from .pipeline_cobert import CoBertTextRankingPipeline  # noqa: F401
-from .reranking_cobert import rerank
+from .reranking_cobert import TextSide, rerank
 
 logger = logging.get_logger(__name__)
 
@@ -31,6 +34,8 @@ class CoBertRankingOutput(ModelOutput):
             a padded candidate means nothing.
         prototype_weights (`torch.FloatTensor` of shape `(batch, m)`, *optional*, with a calibrator):
             How much each prototype counts; they sum to 1 over the real ones.
+        hidden_states, attentions (`tuple` of tensors, *optional*):
+            The encoder's, under the names that every transformers model has for them.
         encoder_hidden_states, encoder_attentions (`tuple` of tensors, *optional*):
             Of shape `(batch * (m + n), tokens, hidden)` and `(batch * (m + n), heads, tokens, tokens)`.
         calibrator_hidden_states, calibrator_attentions (`tuple` of tensors, *optional*):
@@ -42,6 +47,8 @@ class CoBertRankingOutput(ModelOutput):
     loss: torch.FloatTensor | None = None
     logits: torch.FloatTensor | None = None
     prototype_weights: torch.FloatTensor | None = None
+    hidden_states: tuple[torch.FloatTensor, ...] | None = None
+    attentions: tuple[torch.FloatTensor, ...] | None = None
     encoder_hidden_states: tuple[torch.FloatTensor, ...] | None = None
     encoder_attentions: tuple[torch.FloatTensor, ...] | None = None
     calibrator_hidden_states: tuple[torch.FloatTensor, ...] | None = None
@@ -52,7 +59,13 @@ class CoBertRankingOutput(ModelOutput):
 
 @dataclass
 class CoBertRecorder:
-    """Runs the parts and keeps, under their names, the hidden states and attentions that were asked for."""
+    """
+    Runs the parts and keeps, under their names, the hidden states and attentions that were asked for.
+
+    The recording itself is transformers' own, that of each `BertModel`. The model as a whole cannot do it by
+    `_can_record_outputs` and `capture_outputs`: such hooks stop at a nested `PreTrainedModel`, whose forward collects
+    for itself, and could not tell the layers of three BERTs apart. The stages also run without `forward`.
+    """
 
     hidden_states: bool = False
     attentions: bool = False
@@ -90,13 +103,13 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
     ```python
     >>> from modeling_cobert import CoBertForGroupwiseRanking
 
-    >>> model = CoBertForGroupwiseRanking.from_pretrained("org/cobert-gov2")
+    >>> model = CoBertForGroupwiseRanking.from_pretrained("models/cobert")
     >>> model.rerank("how do bees see colour", ["Bees see ultraviolet light.", "Bees make honey."], top_k=1)
-    [{'corpus_id': 0, 'score': 1.93, 'probability': 0.87}]
+    [{'corpus_id': ..., 'score': ..., 'probability': ...}]
     ```
     """
 
-    config_class = CoBertConfig
+    config: CoBertConfig
     base_model_prefix = "cobert"
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
@@ -108,7 +121,7 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
     _supports_attention_backend = True
     _no_split_modules = ["BertEmbeddings", "BertLayer"]
 
-    def __init__(self, config):
+    def __init__(self, config: CoBertConfig):
         super().__init__(config)
         hidden = config.encoder_config.hidden_size
         self.encoder = BertModel(config.encoder_config, add_pooling_layer=config.encoder_pooling == "pooler")
@@ -116,9 +129,7 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
         self.prototype_weight = nn.Linear(hidden, 1) if config.use_calibrator else None  # W_t, b_t
         self.scorer = CoBertContextModel(config.scorer_config) if config.use_scorer else None
         self.classifier = nn.Linear(hidden, 1)
-        self.tokenizer = None
-        self._source: tuple[str, dict] | None = None
-        self._selectors: dict[str, object] = {}  # loaded on first use; a plain dict, so that no checkpoint holds them
+        self.text_side = TextSide()
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -128,16 +139,33 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
         self.encoder.set_input_embeddings(value)
 
     @property
+    def dummy_inputs(self) -> dict[str, Tensor]:
+        """Two groups of the prototypes and two candidates, five tokens each."""
+        shape = (2, self.num_prototypes + 2, 5)
+        ids = torch.arange(torch.Size(shape).numel()).reshape(shape)
+        return {"input_ids": ids % self.config.encoder_config.vocab_size}
+
+    @property
+    def tokenizer(self):
+        """The tokenizer that was set or found so far; [`find_tokenizer`] looks for it."""
+        return self.text_side.tokenizer
+
+    @tokenizer.setter
+    def tokenizer(self, value) -> None:
+        self.text_side.tokenizer = value
+
+    @property
     def num_prototypes(self) -> int:
         """m as this variant feeds it: 0 without a calibrator."""
         return self.config.num_prototypes if self.config.use_calibrator else 0
 
     def encode(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         recorder: CoBertRecorder | None = None,
+        inputs_embeds: Tensor | None = None,
     ) -> Tensor:
         """
         One interaction vector for each query-passage pair.
@@ -145,6 +173,7 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
         Args:
             input_ids, attention_mask, token_type_ids (`torch.Tensor` of shape `(pairs, tokens)`): as BERT takes them.
             recorder ([`CoBertRecorder`], *optional*): keeps hidden states and attentions.
+            inputs_embeds (`torch.Tensor` of shape `(pairs, tokens, hidden)`, *optional*): in place of `input_ids`.
 
         Returns:
             `torch.Tensor` of shape `(pairs, hidden)`.
@@ -155,6 +184,7 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
             input_ids=input_ids,
             attention_mask=attention_mask,
             token_type_ids=token_type_ids,
+            inputs_embeds=inputs_embeds,
         )
         return output.last_hidden_state[:, 0] if self.config.encoder_pooling == "cls" else output.pooler_output
 
@@ -236,6 +266,7 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
             )
         return self.classifier(vectors).squeeze(-1)
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: torch.LongTensor | None = None,
@@ -244,10 +275,10 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
         document_mask: Tensor | None = None,
         labels: Tensor | None = None,
         vectors: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
-        return_dict: bool | None = None,
-    ) -> CoBertRankingOutput | tuple:
+    ) -> CoBertRankingOutput:
         r"""
         Scores whole groups, each with its prototypes.
 
@@ -260,26 +291,37 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
                 Grades of the candidates, -100 for none. Any grade above 0 is relevant to the pointwise loss.
             vectors (`torch.Tensor` of shape `(batch, m + n, hidden)`, *optional*):
                 What [`encode`] gave for the pairs, in place of `input_ids`, `attention_mask` and `token_type_ids`.
+            inputs_embeds (`torch.Tensor` of shape `(batch, m + n, tokens, hidden)`, *optional*):
+                Word embeddings, in place of `input_ids`.
             output_hidden_states, output_attentions (`bool`, *optional*):
                 Whether to return those of encoder, calibrator and scorer; attentions want
                 `attn_implementation="eager"`.
             return_dict (`bool`, *optional*):
                 Whether to return a [`CoBertRankingOutput`] (the default) or a tuple.
         """
-        config = self.config
-        if (input_ids is None) == (vectors is None):
-            raise ValueError("pass either input_ids or vectors")
-        batch, documents, tokens = (input_ids if vectors is None else vectors).shape
-        m = self.num_prototypes
+        config, m = self.config, self.num_prototypes
+        _check_inputs(config.hidden_size, input_ids, inputs_embeds, vectors)
+        batch, documents = next(x for x in (input_ids, inputs_embeds, vectors) if x is not None).shape[:2]
         if documents <= m:
             raise ValueError(f"a group has {documents} rows: {m} prototypes leave no candidate among them")
+        _check_shape("document_mask", document_mask, "(batch, m + n)", (batch, documents))
+        _check_shape("labels", labels, "(batch, n)", (batch, documents - m))
         recorder = CoBertRecorder(
             hidden_states=config.output_hidden_states if output_hidden_states is None else output_hidden_states,
             attentions=config.output_attentions if output_attentions is None else output_attentions,
         )
         if vectors is None:
-            flat = [None if x is None else x.reshape(-1, tokens) for x in (input_ids, attention_mask, token_type_ids)]
-            vectors = self.encode(*flat, recorder=recorder).view(batch, documents, -1)  # (batch, m + n, hidden)
+            tokens = (input_ids if inputs_embeds is None else inputs_embeds).shape[:3]
+            _check_shape("attention_mask", attention_mask, "(batch, m + n, tokens)", tokens)
+            _check_shape("token_type_ids", token_type_ids, "(batch, m + n, tokens)", tokens)
+            inputs = {
+                "input_ids": input_ids,
+                "inputs_embeds": inputs_embeds,
+                "attention_mask": attention_mask,
+                "token_type_ids": token_type_ids,
+            }
+            pairs = {name: x.flatten(0, 1) for name, x in inputs.items() if x is not None}  # (batch * (m + n), ...)
+            vectors = self.encode(**pairs, recorder=recorder).view(batch, documents, -1)  # (batch, m + n, hidden)
         if document_mask is None:
             document_mask = torch.ones(batch, documents, dtype=torch.long, device=vectors.device)
 
@@ -287,14 +329,14 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
         if self.calibrator is not None:
             candidates, prototype_weights = self.calibrate(vectors[:, :m], candidates, document_mask[:, :m], recorder)
         logits = self.score(candidates, mask, recorder)  # (batch, n)
-
-        output = CoBertRankingOutput(
+        return CoBertRankingOutput(
             loss=None if labels is None else ranking_loss(config.loss, logits, labels, mask),
             logits=logits,
             prototype_weights=prototype_weights,
+            hidden_states=recorder.kept.get("encoder_hidden_states"),
+            attentions=recorder.kept.get("encoder_attentions"),
             **recorder.kept,
         )
-        return output if (config.return_dict if return_dict is None else return_dict) else output.to_tuple()
 
     def rerank(self, query: str, documents, top_k: int | None = None, **options) -> list[dict]:
         """Text in, ranking out: see [`~reranking_cobert.rerank`] for the options."""
@@ -302,42 +344,49 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
 
     def remember_source(self, name_or_path, **hub_options) -> None:
         """Where `rerank` and `save_pretrained` look for the tokenizer: beside the weights, same revision and cache."""
-        self._source = (str(name_or_path), {name: value for name, value in hub_options.items() if value is not None})
+        given = {name: value for name, value in hub_options.items() if value is not None}
+        self.text_side.source = (str(name_or_path), given)
 
     def find_tokenizer(self):
         """The tokenizer that was set (`model.tokenizer = ...`), or the one beside this model's checkpoint."""
-        if self.tokenizer is None:
-            if self._source is None:
-                raise ValueError(
-                    "this model was not loaded from a checkpoint: pass tokenizer=... or set model.tokenizer"
-                )
-            name, hub_options = self._source
-            # With the encoder's config given, AutoTokenizer does not read the checkpoint's and ask for remote code.
-            self.tokenizer = AutoTokenizer.from_pretrained(
-                name, config=self.config.encoder_config, trust_remote_code=False, **hub_options
-            )
-        return self.tokenizer
+        return self.text_side.find_tokenizer(self.config.encoder_config)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
         loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
-        model = loaded[0] if isinstance(loaded, tuple) else loaded
-        hub = ("revision", "cache_dir", "token", "local_files_only", "subfolder")
-        model.remember_source(pretrained_model_name_or_path, **{name: kwargs.get(name) for name in hub})
+        if pretrained_model_name_or_path is not None:  # it is None for weights given as `state_dict`
+            model = loaded[0] if isinstance(loaded, tuple) else loaded
+            hub = ("revision", "cache_dir", "token", "local_files_only", "subfolder")
+            model.remember_source(pretrained_model_name_or_path, **{name: kwargs.get(name) for name in hub})
         return loaded
 
-    def save_pretrained(self, save_directory, is_main_process: bool = True, **kwargs):
+    def save_pretrained(
+        self,
+        save_directory,
+        is_main_process: bool = True,
+        state_dict: dict | None = None,
+        push_to_hub: bool = False,
+        *args,
+        **kwargs,
+    ):
         """Saves weights, config and code as every model does, and the tokenizer with them: the folder is complete."""
-        super().save_pretrained(save_directory, is_main_process=is_main_process, **kwargs)
-        if not is_main_process:
-            return
+        super().save_pretrained(save_directory, is_main_process, state_dict, push_to_hub, *args, **kwargs)
+        if is_main_process and not push_to_hub:
+            self._save_tokenizer(save_directory)
+
+    def _upload_modified_files(self, working_dir, *args, **kwargs):
+        # The last step of every push: the tokenizer joins the weights in one commit, on the same branch or in the same
+        # pull request, where an upload of its own would be another (and knows no `create_pr`).
+        self._save_tokenizer(working_dir)
+        return super()._upload_modified_files(working_dir, *args, **kwargs)
+
+    def _save_tokenizer(self, folder) -> None:
         try:
             tokenizer = self.find_tokenizer()
         except (OSError, ValueError) as error:
-            logger.warning(f"No tokenizer is saved in {save_directory}: {error}")
+            logger.warning(f"No tokenizer is saved in {folder}: {error}")
             return
-        push = {name: kwargs[name] for name in ("push_to_hub", "repo_id", "token", "commit_message") if name in kwargs}
-        tokenizer.save_pretrained(save_directory, **push)
+        tokenizer.save_pretrained(folder)
 
     @classmethod
     def from_bert_pretrained(cls, encoder, calibrator=None, scorer=None, **config) -> "CoBertForGroupwiseRanking":
@@ -359,12 +408,31 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
         Example:
 
         ```python
-        >>> model = CoBertForGroupwiseRanking.from_bert_pretrained(
-        ...     "castorini/monobert-large-msmarco", num_prototypes=4
-        ... )
+        >>> model = CoBertForGroupwiseRanking.from_bert_pretrained("models/cross-encoder", group_size=28)
+        >>> model.config.encoder_pooling, model.config.selector
+        ('pooler', 'self')
         ```
         """
         return bert_weights(cls, encoder, calibrator, scorer, config)
+
+
+def _check_inputs(hidden: int, input_ids: Tensor | None, inputs_embeds: Tensor | None, vectors: Tensor | None) -> None:
+    """There is one kind of input, and it has the axes that a group has."""
+    if sum(x is not None for x in (input_ids, inputs_embeds, vectors)) != 1:
+        raise ValueError("pass one of input_ids, inputs_embeds and vectors")
+    _check_shape("input_ids", input_ids, "(batch, m + n, tokens)", (None, None, None))
+    _check_shape("inputs_embeds", inputs_embeds, "(batch, m + n, tokens, hidden)", (None, None, None, hidden))
+    _check_shape("vectors", vectors, "(batch, m + n, hidden)", (None, None, hidden))
+
+
+def _check_shape(name: str, tensor: Tensor | None, axes: str, shape: Sequence[int | None]) -> None:
+    """Raises where a tensor has another shape; `None` stands for any size. Sizes only, so that graphs stay whole."""
+    if tensor is None:
+        return
+    fits = len(shape) == tensor.dim()
+    if not fits or any(size is not None and size != found for size, found in zip(shape, tensor.shape, strict=True)):
+        sizes = ", ".join("any" if size is None else str(size) for size in shape)
+        raise ValueError(f"`{name}` must have the shape {axes} = ({sizes}), found {tuple(tensor.shape)}")
 
 
 __all__ = ["CoBertForGroupwiseRanking", "CoBertRankingOutput", "CoBertRecorder"]

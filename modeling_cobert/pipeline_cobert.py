@@ -1,3 +1,5 @@
+# Copyright 2026 The Co-BERT authors.
+# SPDX-License-Identifier: Apache-2.0
 """The `text-ranking` pipeline over [`CoBertForGroupwiseRanking.rerank`]."""
 
 from transformers import Pipeline
@@ -14,9 +16,9 @@ class CoBertTextRankingPipeline(Pipeline):
     ```python
     >>> from transformers import pipeline
 
-    >>> ranker = pipeline("text-ranking", model="org/cobert-gov2", trust_remote_code=True)
+    >>> ranker = pipeline("text-ranking", model="models/cobert", trust_remote_code=True)
     >>> ranker({"query": "how do bees see", "documents": ["Bees see ultraviolet.", "Bees make honey."]}, top_k=1)
-    [{'corpus_id': 0, 'score': 1.93, 'probability': 0.87}]
+    [{'corpus_id': ..., 'score': ..., 'probability': ...}]
     ```
 
     Input: a dict with `query` and `documents` (strings, or dicts with `text` and `title`, in first-stage order), or a

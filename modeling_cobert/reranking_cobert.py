@@ -1,16 +1,67 @@
+# Copyright 2026 The Co-BERT authors.
+# SPDX-License-Identifier: Apache-2.0
 """Text in, ranking out: cut, select, encode every distinct pair once, calibrate, score in groups, rank."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from .grouping_cobert import best_first, merge_windows, overlapping_windows
-from .passages_cobert import CutDocument, PairTokenizer, default_batch_tokens, map_rows
-from .selection_cobert import by_document, lexical_scores, load_selector
+from .grouping_cobert import best_first, merge_spans, overlapping_spans
+from .passages_cobert import PairTokenizer, default_batch_tokens, map_rows
+from .selection_cobert import Selector, best_passages, by_document, choose_passages, load_selector
+
+
+@dataclass
+class TextSide:
+    """
+    What a model needs to read text, beside its weights: none of it is a module, a parameter or part of a checkpoint.
+
+    A copy of it (`copy.deepcopy`, pickle) leaves out the loaded selectors, which are loaded again on first use, and
+    the Hub's token, which is nobody else's business.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`, *optional*): the tokenizer that was set or found.
+        source (`tuple[str, dict]`, *optional*): the checkpoint that the tokenizer lies beside, and its Hub options.
+        selectors (`dict[tuple[str, int], Selector]`): what was loaded, by name and most tokens of a row.
+    """
+
+    tokenizer: PreTrainedTokenizerBase | None = None
+    source: tuple[str, dict] | None = None
+    selectors: dict[tuple[str, int], Selector] = field(default_factory=dict)
+
+    def find_tokenizer(self, encoder_config) -> PreTrainedTokenizerBase:
+        """The tokenizer that was set, or the one beside the checkpoint."""
+        if self.tokenizer is None:
+            if self.source is None:
+                raise ValueError(
+                    "this model was not loaded from a checkpoint: pass tokenizer=... or set model.tokenizer"
+                )
+            name, hub_options = self.source
+            # With the encoder's config given, AutoTokenizer does not read the checkpoint's and ask for remote code.
+            self.tokenizer = AutoTokenizer.from_pretrained(
+                name, config=encoder_config, trust_remote_code=False, **hub_options
+            )
+        return self.tokenizer
+
+    def find_selector(self, name: str, max_length: int, device: torch.device | str) -> Selector:
+        """The selector called `name`, loaded once, on the device where it is wanted now."""
+        key = (name, max_length)
+        if key not in self.selectors:
+            self.selectors[key] = load_selector(name, max_length, device)
+        return self.selectors[key].to(device)
+
+    def __getstate__(self) -> dict:
+        source = self.source
+        if source is not None:
+            source = (source[0], {name: value for name, value in source[1].items() if name != "token"})
+        return {"tokenizer": self.tokenizer, "source": source, "selectors": {}}
 
 
 def rerank(
@@ -53,7 +104,7 @@ def rerank(
         return []
     pairs = PairTokenizer(tokenizer if tokenizer is not None else model.find_tokenizer(), model.config.max_length)
     selector = selector if selector is not None else model.config.selector
-    batch_tokens = default_batch_tokens(model.device) if batch_tokens is None else batch_tokens
+    batch_tokens = default_batch_tokens(input_device(model)) if batch_tokens is None else batch_tokens
     with _inference(model), _progress(show_progress_bar) as advance:
         vectors, relevance = select_vectors(model, pairs, query, documents, selector, batch_tokens, advance)
         scores = score_list(model, vectors, relevance, batch_tokens)
@@ -68,45 +119,39 @@ def select_vectors(
     model, pairs: PairTokenizer, query: str, documents: Sequence, selector: str, batch_tokens: int, advance=None
 ) -> tuple[Tensor, list[float]]:
     """The vector `(documents, hidden)` of each document's best passage, and the selector's score of it."""
+    config, device = model.config, input_device(model)
+    shape = (config.passage_words, config.passage_overlap, config.passage_title)
     query_ids = pairs.query(query)
-    cut = _cut(model, pairs, documents)
+    cut = pairs.cut(documents, *shape)
 
     def encode(rows):
-        return map_rows(rows, pairs, model.encode, model.device, batch_tokens, advance)
+        return map_rows(rows, pairs, model.encode, device, batch_tokens, advance)
 
     if selector == "self":
         # Every passage is encoded anyway, so the chosen ones' vectors are at hand.
         vectors = encode([pairs.pair(query_ids, d.tokens(i)) for d in cut for i in range(len(d.spans))])
-        scores = by_document(own_relevance(model, vectors).float().tolist(), cut)
-        best = [best_first(s, 1)[0] for s in scores]
-        firsts, count = [], 0
-        for document in cut:
-            firsts.append(count)
-            count += len(document.spans)
-        chosen = vectors[
-            torch.tensor([first + b for first, b in zip(firsts, best, strict=True)], device=vectors.device)
-        ]
-    else:
-        scores = passage_scores(model, query, documents, cut, selector, batch_tokens)
-        best = [best_first(s, 1)[0] for s in scores]
-        chosen = encode([pairs.pair(query_ids, d.tokens(b)) for d, b in zip(cut, best, strict=True)])
-    return chosen, [s[b] for s, b in zip(scores, best, strict=True)]
+        best, relevance = best_passages(by_document(own_relevance(model, vectors).float().tolist(), cut))
+        firsts = [0, *accumulate(len(document.spans) for document in cut)][:-1]
+        places = [first + place for first, place in zip(firsts, best, strict=True)]
+        return vectors[torch.tensor(places, device=vectors.device)], relevance
+    chooser = model.text_side.find_selector(selector, config.max_length, device)
+    # One without a tokenizer reads words, which are the same in any cut.
+    own_cut = cut if chooser.pairs is None else chooser.cut(documents, *shape)
+    best, relevance = choose_passages(chooser, query, own_cut, batch_tokens)
+    return encode([pairs.pair(query_ids, d.tokens(place)) for d, place in zip(cut, best, strict=True)]), relevance
 
 
-def passage_scores(
-    model, query: str, documents: Sequence, cut: Sequence[CutDocument], selector: str, batch_tokens: int
-) -> list[list[float]]:
-    """What a selector other than the model itself says of every passage."""
-    if selector == "first-stage":
-        # The first passage of each document, and documents in the order given.
-        return [[float(-rank)] + [-math.inf] * (len(d.spans) - 1) for rank, d in enumerate(cut)]
-    if selector == "lexical":
-        return by_document(lexical_scores(query, [d.text(i) for d in cut for i in range(len(d.spans))]), cut)
-    if selector not in model._selectors:
-        model._selectors[selector] = load_selector(selector, model.config.max_length)
-    loaded = model._selectors[selector]
-    loaded.model.to(model.device)
-    return loaded.score(query, _cut(model, loaded.pairs, documents), batch_tokens)
+def input_device(model) -> torch.device:
+    """
+    The device that a model's inputs belong on: where its weights are or, if accelerate keeps these in main memory or
+    on a disk (`device_map`, `cpu_offload`, `disk_offload`), where it brings them to run.
+    """
+    for module in model.modules():
+        hook = getattr(module, "_hf_hook", None)
+        device = getattr(hook, "execution_device", None)
+        if device is not None:
+            return torch.device(device)
+    return model.device
 
 
 def own_relevance(model, vectors: Tensor) -> Tensor:
@@ -130,9 +175,9 @@ def score_list(model, vectors: Tensor, relevance: Sequence[float], batch_tokens:
         relevance (`list[float]`): the selector's score of each document; the best ones are the prototypes.
     """
     config = model.config
-    groups = overlapping_windows(len(vectors), config.group_size, config.group_overlap)
+    groups = overlapping_spans(len(vectors), config.group_size, config.group_overlap)
     calibrated, _ = calibrate_list(model, vectors, best_first(relevance, model.num_prototypes), batch_tokens)
-    return merge_windows(groups, score_windows(model, calibrated, groups, batch_tokens), config.overlap_merge)
+    return merge_spans(groups, score_groups(model, calibrated, groups, batch_tokens), config.overlap_merge)
 
 
 def calibrate_list(
@@ -157,25 +202,20 @@ def calibrate_list(
     return torch.cat([part[0] for part, _ in parts]), parts[0][1][0].float().tolist()
 
 
-def score_windows(
-    model, vectors: Tensor, windows: Sequence[tuple[int, int]], batch_tokens: int = 16384
+def score_groups(
+    model, vectors: Tensor, groups: Sequence[tuple[int, int]], batch_tokens: int = 16384
 ) -> list[list[float]]:
-    """The scorer's logits for windows of a list `(documents, hidden)`: one list a window, one logit a document."""
-    longest = max(end - start for start, end in windows)
+    """The scorer's logits for groups of a list `(documents, hidden)`: one list a group, one logit a document."""
+    longest = max(end - start for start, end in groups)
     at_once = max(1, batch_tokens // longest)
     scores: list[list[float]] = []
-    for first in range(0, len(windows), at_once):
-        batch = windows[first : first + at_once]
+    for first in range(0, len(groups), at_once):
+        batch = groups[first : first + at_once]
         places = torch.tensor([[min(start + i, end - 1) for i in range(longest)] for start, end in batch])
         mask = torch.tensor([[int(start + i < end) for i in range(longest)] for start, end in batch])
         logits = model.score(vectors[places.to(vectors.device)], mask.to(vectors.device)).float().tolist()
         scores += [row[: end - start] for row, (start, end) in zip(logits, batch, strict=True)]
     return scores
-
-
-def _cut(model, pairs: PairTokenizer, documents: Sequence) -> list[CutDocument]:
-    config = model.config
-    return pairs.cut(documents, config.passage_words, config.passage_overlap, config.passage_title)
 
 
 @contextmanager

@@ -1,10 +1,11 @@
+# Copyright 2026 The Co-BERT authors.
+# SPDX-License-Identifier: Apache-2.0
 """Selectors: what picks the passage that stands for a document, and the documents that serve as prototypes."""
 
 import json
 import math
-import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -12,9 +13,207 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import cached_file
 
-from .passages_cobert import CutDocument, PairTokenizer, TokenRow, map_rows
+from .grouping_cobert import best_first
+from .passages_cobert import CutDocument, PairTokenizer, TokenRow, count_terms, cut_documents, map_rows, split_terms
 
 BUILT_IN = ("self", "lexical", "first-stage")
+
+
+class Selector:
+    """
+    Scores every passage of a query's candidates: the best one stands for its document (MaxP), and the documents with
+    the best ones are the prototypes. `cut` once, then `score` query by query.
+
+    Args:
+        pairs ([`PairTokenizer`], *optional*): whose tokens the passages have; without one they have words only.
+    """
+
+    kind: str
+
+    def __init__(self, pairs: PairTokenizer | None = None):
+        self.pairs = pairs
+
+    def cut(
+        self, documents: Sequence[str | Mapping], passage_words: int, passage_overlap: int, passage_title: bool = False
+    ) -> list[CutDocument]:
+        """Documents cut into passages as [`score`] wants them: see [`PairTokenizer.cut`]."""
+        cut = cut_documents if self.pairs is None else self.pairs.cut
+        return cut(documents, passage_words, passage_overlap, passage_title)
+
+    def score(
+        self,
+        query: str,
+        documents: Sequence[CutDocument],
+        batch_tokens: int,
+        workers: int = 1,
+        advance: Callable[[int], object] | None = None,
+    ) -> list[list[float]]:
+        """
+        One list a document, one score a passage.
+
+        Args:
+            query (`str`): the query.
+            documents (`list[CutDocument]`): its candidates in first-stage order, as this selector's `cut` made them.
+            batch_tokens (`int`): the most tokens of a batch, padding included.
+            workers (`int`, *optional*, defaults to 1): how many batches are worked on at the same time.
+            advance (`Callable`, *optional*): called with a number of passages done, for a progress bar; equal ones
+                may be counted once.
+        """
+        raise NotImplementedError
+
+    def to(self, device: torch.device | str) -> "Selector":
+        """Moves the selector's model, if it has one."""
+        return self
+
+
+class LexicalSelector(Selector):
+    """BM25 among the passages of a query's candidates: needs no model and no tokenizer."""
+
+    kind = "lexical"
+
+    def score(self, query, documents, batch_tokens, workers=1, advance=None) -> list[list[float]]:
+        scores = counted_scores(query, [counts for document in documents for counts in document.term_counts])
+        if advance is not None:
+            advance(len(scores))
+        return by_document(scores, documents)
+
+
+class FirstStageSelector(Selector):
+    """The first passage of each document, and documents in the order given."""
+
+    kind = "first-stage"
+
+    def score(self, query, documents, batch_tokens, workers=1, advance=None) -> list[list[float]]:
+        if advance is not None:
+            advance(sum(len(document.spans) for document in documents))
+        return [[float(-rank)] + [-math.inf] * (len(d.spans) - 1) for rank, d in enumerate(documents)]
+
+
+class CrossEncoderSelector(Selector):
+    """The paper's selector: a sequence classifier with one label, or with two of which the second is *relevant*."""
+
+    kind = "cross-encoder"
+
+    def __init__(self, model, tokenizer, max_length: int):
+        super().__init__(PairTokenizer(tokenizer, max_length))
+        self.model = model.eval()
+
+    def score(self, query, documents, batch_tokens, workers=1, advance=None) -> list[list[float]]:
+        query_ids = self.pairs.query(query)
+        rows = [self.pairs.pair(query_ids, d.tokens(i)) for d in documents for i in range(len(d.spans))]
+        return by_document(self.score_rows(rows, batch_tokens, advance, workers), documents)
+
+    @torch.no_grad()
+    def score_rows(
+        self, rows: Sequence[TokenRow], batch_tokens: int, advance: Callable | None = None, workers: int = 1
+    ) -> list[float]:
+        """The relevance logit of each query-passage row (of two labels, the second less the first)."""
+        if not rows:
+            return []
+        return map_rows(rows, self.pairs, self._relevance, self.model.device, batch_tokens, advance, workers).tolist()
+
+    def to(self, device):
+        self.model.to(device)
+        return self
+
+    def _relevance(self, **batch) -> Tensor:
+        logits = self.model(**batch).logits.float()
+        return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
+
+
+class BiEncoderSelector(Selector):
+    """A sentence encoder: cosine of query and passage, each embedded alone, so that a passage serves all queries."""
+
+    kind = "bi-encoder"
+
+    def __init__(self, model, tokenizer, max_length: int, pooling: str = "mean"):
+        super().__init__(PairTokenizer(tokenizer, max_length))
+        self.model = model.eval()
+        self.pooling = pooling
+
+    def score(self, query, documents, batch_tokens, workers=1, advance=None) -> list[list[float]]:
+        if not documents:
+            return []
+        passages = self.embed_passages(documents, batch_tokens, workers, advance)
+        return by_document((passages @ self.embed_query(query).to(passages.device)).tolist(), documents)
+
+    def embed_passages(
+        self,
+        documents: Sequence[CutDocument],
+        batch_tokens: int,
+        workers: int = 1,
+        advance: Callable[[int], object] | None = None,
+    ) -> Tensor:
+        """Unit vectors `(passages, hidden)` of all passages, document by document."""
+        rows = [self.pairs.single(d.tokens(i)) for d in documents for i in range(len(d.spans))]
+        return self.embed_rows(rows, batch_tokens, advance, workers)
+
+    def embed_query(self, query: str) -> Tensor:
+        """A query's unit vector `(hidden,)`; one that would have to be cut is an error, as everywhere."""
+        row = self.pairs.single(self.pairs.query(query))
+        return self.embed_rows([row], batch_tokens=len(row))[0]
+
+    @torch.no_grad()
+    def embed_rows(
+        self, rows: Sequence[TokenRow], batch_tokens: int, advance: Callable | None = None, workers: int = 1
+    ) -> Tensor:
+        """Unit vectors `(rows, hidden)`."""
+        return map_rows(rows, self.pairs, self._embed, self.model.device, batch_tokens, advance, workers)
+
+    def to(self, device):
+        self.model.to(device)
+        return self
+
+    def _embed(self, **batch) -> Tensor:
+        hidden = self.model(**batch).last_hidden_state.float()
+        if self.pooling == "cls":
+            vectors = hidden[:, 0]
+        else:
+            mask = batch["attention_mask"].unsqueeze(-1).to(hidden.dtype)
+            vectors = (hidden * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
+        return torch.nn.functional.normalize(vectors, dim=-1)
+
+
+def choose_passages(
+    selector: Selector,
+    query: str,
+    documents: Sequence[CutDocument],
+    batch_tokens: int,
+    workers: int = 1,
+    advance: Callable[[int], object] | None = None,
+) -> tuple[list[int], list[float]]:
+    """
+    The best passage of each document and its score; of equally good ones the first.
+
+    Args:
+        selector ([`Selector`]): what scores the passages.
+        query (`str`): the query.
+        documents (`list[CutDocument]`): its candidates in first-stage order, as the selector's `cut` made them.
+        batch_tokens, workers, advance: as in [`Selector.score`].
+
+    Example:
+
+    ```python
+    >>> selector = LexicalSelector()
+    >>> documents = selector.cut(["red car blue car", "bees see red"], passage_words=2, passage_overlap=0)
+    >>> best, scores = choose_passages(selector, "blue bees", documents, batch_tokens=1024)
+    >>> best
+    [1, 0]
+    ```
+    """
+    return best_passages(selector.score(query, documents, batch_tokens, workers, advance))
+
+
+def best_passages(scores: Sequence[Sequence[float]]) -> tuple[list[int], list[float]]:
+    """Each document's best passage and its score, from one list of scores a document; ties to the first."""
+    best = [best_first(of_document, 1)[0] for of_document in scores]
+    return best, [of_document[place] for of_document, place in zip(scores, best, strict=True)]
+
+
+def by_document(scores: Sequence[float], documents: Sequence[CutDocument]) -> list[list[float]]:
+    """Scores of all passages in one list -> one list a document."""
+    remaining = iter(scores)
+    return [[next(remaining) for _ in document.spans] for document in documents]
 
 
 def lexical_scores(query: str, passages: Sequence[str], k1: float = 0.9, b: float = 0.4) -> list[float]:
@@ -26,17 +225,11 @@ def lexical_scores(query: str, passages: Sequence[str], k1: float = 0.9, b: floa
     return counted_scores(query, [count_terms(passage) for passage in passages], k1, b)
 
 
-def count_terms(text: str) -> tuple[int, Counter]:
-    """A text's number of terms, and how often each occurs."""
-    terms = _terms(text)
-    return len(terms), Counter(terms)
-
-
 def counted_scores(
     query: str, passages: Sequence[tuple[int, Counter]], k1: float = 0.9, b: float = 0.4
 ) -> list[float]:
     """What [`lexical_scores`] gives, for passages whose terms were counted before, by [`count_terms`]."""
-    terms = sorted(set(_terms(query)))
+    terms = sorted(set(split_terms(query)))
     found = [(length, {t: counts[t] for t in terms if t in counts}) for length, counts in passages]
     frequencies = Counter(term for _, counts in found for term in counts)
     mean_length = math.fsum(length for length, _ in found) / len(found) if found else 0.0
@@ -49,84 +242,33 @@ def counted_scores(
     ]
 
 
-def by_document(scores: Sequence[float], documents: Sequence[CutDocument]) -> list[list[float]]:
-    """Scores of all passages in one list -> one list a document."""
-    remaining = iter(scores)
-    return [[next(remaining) for _ in document.spans] for document in documents]
-
-
-def _terms(text: str) -> list[str]:
-    return re.findall(r"\w+", text.lower())
-
-
-class CrossEncoderSelector:
-    """The paper's selector: a sequence classifier with one label, or with two of which the second is *relevant*."""
-
-    kind = "cross-encoder"
-
-    def __init__(self, model, tokenizer, max_length: int):
-        self.model = model.eval()
-        self.pairs = PairTokenizer(tokenizer, max_length)
-
-    @torch.no_grad()
-    def score_rows(
-        self, rows: Sequence[TokenRow], batch_tokens: int, advance: Callable | None = None, workers: int = 1
-    ) -> list[float]:
-        """The relevance logit of each query-passage row (of two labels, the second less the first)."""
-        return map_rows(rows, self.pairs, self._relevance, self.model.device, batch_tokens, advance, workers).tolist()
-
-    def score(self, query: str, documents: Sequence[CutDocument], batch_tokens: int) -> list[list[float]]:
-        """A score for every passage of every document, which this selector's own tokenizer must have cut."""
-        query_ids = self.pairs.query(query)
-        rows = [self.pairs.pair(query_ids, d.tokens(i)) for d in documents for i in range(len(d.spans))]
-        return by_document(self.score_rows(rows, batch_tokens), documents)
-
-    def _relevance(self, **batch) -> Tensor:
-        logits = self.model(**batch).logits.float()
-        return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
-
-
-class BiEncoderSelector:
-    """A sentence encoder: cosine of query and passage, each embedded alone, so that a passage serves all queries."""
-
-    kind = "bi-encoder"
-
-    def __init__(self, model, tokenizer, max_length: int, pooling: str = "mean"):
-        self.model = model.eval()
-        self.pairs = PairTokenizer(tokenizer, max_length)
-        self.pooling = pooling
-
-    @torch.no_grad()
-    def embed_rows(
-        self, rows: Sequence[TokenRow], batch_tokens: int, advance: Callable | None = None, workers: int = 1
-    ) -> Tensor:
-        """Unit vectors `(rows, hidden)`."""
-        return map_rows(rows, self.pairs, self._embed, self.model.device, batch_tokens, advance, workers)
-
-    def score(self, query: str, documents: Sequence[CutDocument], batch_tokens: int) -> list[list[float]]:
-        """A score for every passage of every document, which this selector's own tokenizer must have cut."""
-        rows = [self.pairs.single(d.tokens(i)) for d in documents for i in range(len(d.spans))]
-        passages = self.embed_rows(rows, batch_tokens)
-        query_vector = self.embed_rows([self.pairs.single(self.pairs.tokenize([query])[0].ids)], batch_tokens)[0]
-        return by_document((passages @ query_vector).tolist(), documents)
-
-    def _embed(self, **batch) -> Tensor:
-        hidden = self.model(**batch).last_hidden_state.float()
-        if self.pooling == "cls":
-            vectors = hidden[:, 0]
-        else:
-            mask = batch["attention_mask"].unsqueeze(-1).to(hidden.dtype)
-            vectors = (hidden * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
-        return torch.nn.functional.normalize(vectors, dim=-1)
-
-
-def load_selector(name: str, max_length: int = 256, device: torch.device | str = "cpu"):
+def load_selector(name: str, max_length: int = 256, device: torch.device | str = "cpu") -> Selector:
     """
-    Loads the cross-encoder or bi-encoder called `name` (Hub id or folder), in float32, never with remote code.
+    The selector called `name`: `"lexical"`, `"first-stage"`, or the Hub id or folder of a cross-encoder or bi-encoder,
+    which is loaded in float32 and never with remote code.
 
     A classifier with one or two labels is a cross-encoder; a sentence-transformers folder, or a plain encoder without
     a head, is a bi-encoder (pooled as its folder says, else by the mean).
+
+    Example:
+
+    ```python
+    >>> load_selector("lexical").kind
+    'lexical'
+    ```
     """
+    if name == "self":
+        raise ValueError(
+            "selector 'self' is the model itself: it has nothing to load, and only the model's own `rerank` can use it"
+        )
+    if name == "lexical":
+        return LexicalSelector()
+    if name == "first-stage":
+        return FirstStageSelector()
+    return _load_encoder(name, max_length, device)
+
+
+def _load_encoder(name: str, max_length: int, device: torch.device | str) -> CrossEncoderSelector | BiEncoderSelector:
     config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     longest = getattr(config, "max_position_embeddings", max_length)

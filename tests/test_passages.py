@@ -1,4 +1,4 @@
-"""Words, windows and token rows: tokenised once, and equal to what the tokenizer itself would say."""
+"""Words, passages and token rows: tokenised once, and equal to what the tokenizer itself would say."""
 
 import pytest
 import tiny
@@ -23,7 +23,7 @@ def pairs(tokenizer):
     return PairTokenizer(tokenizer, max_length=24)
 
 
-def test_windows_are_slices_of_one_tokenisation(pairs, tokenizer):
+def test_passages_are_slices_of_one_tokenisation(pairs, tokenizer):
     (document,) = pairs.cut([LONG], passage_words=6, passage_overlap=2)
     assert [end - start for start, end in document.spans][:-1] == [6] * (len(document.spans) - 1)
     for passage in range(len(document.spans)):
@@ -91,7 +91,7 @@ def test_only_the_passage_is_truncated(pairs, tokenizer):
 
 def test_a_query_that_leaves_no_room_is_an_error(pairs):
     assert len(pairs.query("bees " * 20)) == 20
-    with pytest.raises(ValueError, match="query has 21 tokens, but a window of 24 has room for 20"):
+    with pytest.raises(ValueError, match="query has 21 tokens, but a row of 24 has room for 20"):
         pairs.query("bees " * 21)
     with pytest.raises(TypeError, match="query must be a string"):
         pairs.query(None)

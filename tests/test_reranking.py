@@ -9,7 +9,7 @@ import tiny
 import torch
 
 from modeling_cobert import CoBertForGroupwiseRanking, CoBertTextRankingPipeline
-from modeling_cobert.grouping_cobert import best_first, overlapping_windows
+from modeling_cobert.grouping_cobert import best_first, overlapping_spans
 from modeling_cobert.selection_cobert import lexical_scores, load_selector
 
 QUERY = "how do bees see colour"
@@ -33,7 +33,7 @@ def make(tokenizer, **fields):
 
 @torch.no_grad()
 def by_hand(model, documents: list[str], choose, relevance_of) -> list[float]:
-    """The procedure once more, document by document: windows, selection, prototypes, groups, maximum."""
+    """The procedure once more, document by document: passages, selection, prototypes, groups, maximum."""
     config, tokenizer = model.config, model.tokenizer
 
     def vector(passage: str) -> torch.Tensor:
@@ -45,7 +45,7 @@ def by_hand(model, documents: list[str], choose, relevance_of) -> list[float]:
     chosen, relevance = [], []
     for document in documents:
         words = document.split()
-        spans = overlapping_windows(len(words), config.passage_words, config.passage_overlap) or [(0, 0)]
+        spans = overlapping_spans(len(words), config.passage_words, config.passage_overlap) or [(0, 0)]
         passages = [" ".join(words[start:end]) for start, end in spans]
         scores = choose(passages, vector)
         best = max(range(len(passages)), key=lambda i: (scores[i], -i))
@@ -53,7 +53,7 @@ def by_hand(model, documents: list[str], choose, relevance_of) -> list[float]:
         relevance.append(relevance_of(scores[best], len(relevance)))
     prototypes = torch.stack([chosen[i] for i in best_first(relevance, config.num_prototypes)]).unsqueeze(0)
     result = [-math.inf] * len(documents)
-    for start, end in overlapping_windows(len(documents), config.group_size, config.group_overlap):
+    for start, end in overlapping_spans(len(documents), config.group_size, config.group_overlap):
         candidates = torch.stack(chosen[start:end]).unsqueeze(0)
         if config.use_calibrator:
             candidates, _ = model.calibrate(prototypes, candidates)
@@ -74,7 +74,7 @@ def selector_by_hand(selector, model, documents):
         flat = []
         for document in documents:
             words = document.split()
-            for start, end in overlapping_windows(len(words), config.passage_words, config.passage_overlap):
+            for start, end in overlapping_spans(len(words), config.passage_words, config.passage_overlap):
                 flat.append(" ".join(words[start:end]))
         every = dict(zip(flat, lexical_scores(QUERY, flat), strict=True))
         return lambda passages, vector: [every[p] for p in passages], lambda score, rank: score
@@ -191,7 +191,7 @@ def test_each_distinct_pair_is_encoded_once(tokenizer, monkeypatch):
 
 def test_errors(tokenizer):
     model = make(tokenizer)
-    with pytest.raises(ValueError, match="query has 40 tokens, but a window of 32 has room for 28"):
+    with pytest.raises(ValueError, match="query has 40 tokens, but a row of 32 has room for 28"):
         model.rerank("bees " * 40, ["car"])
     with pytest.raises(TypeError, match="document 1 must be a string or a dict"):
         model.rerank(QUERY, ["car", 5])
@@ -226,9 +226,10 @@ def test_selectors_are_loaded_once_and_never_saved(tokenizer, tmp_path):
     selector = str(tiny.bert_checkpoint(tmp_path / "selector", layers=2, labels=1))
     model = make(tokenizer, selector=selector)
     model.rerank(QUERY, texts(3))
-    first = model._selectors[selector]
+    ((key, first),) = model.text_side.selectors.items()
     model.rerank(QUERY, texts(3))
-    assert model._selectors[selector] is first
+    assert model.text_side.selectors == {key: first}
+    assert not any("selector" in name or "text_side" in name for name, _ in model.named_modules())
     model.save_pretrained(tmp_path / "saved")
     loaded, info = CoBertForGroupwiseRanking.from_pretrained(tmp_path / "saved", output_loading_info=True)
     assert not info["unexpected_keys"] and not info["missing_keys"]

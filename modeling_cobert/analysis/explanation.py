@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..evaluation.report import Block, Details, Section
 from ..evaluation.tables import Table
-from ..grouping_cobert import best_first, merge_windows
+from ..grouping_cobert import best_first, merge_spans
 from ..modeling_cobert import CoBertRecorder
 from ..ranking.ranker import EncodedQuery, Ranker
 
@@ -136,14 +136,14 @@ def explain_query(ranker: Ranker, encoded: EncodedQuery, attended: int = 5) -> E
     calibrated, weights = ranker.calibrate(encoded.vectors, encoded.prototypes)
     by_window = ranker.score_windows(calibrated, windows)
     how = model.config.overlap_merge
-    full = merge_windows(windows, by_window, how)
+    full = merge_spans(windows, by_window, how)
     off: dict[str, list[float]] = {}
     if weights:
         off["calibration"] = ranker.score_list(encoded.vectors, windows)
     if model.scorer is not None:
-        off["group"] = merge_windows(windows, scores_alone(ranker, calibrated, windows), how)
+        off["group"] = merge_spans(windows, scores_alone(ranker, calibrated, windows), how)
     if len(off) == 2:
-        off["both"] = merge_windows(windows, scores_alone(ranker, encoded.vectors, windows), how)
+        off["both"] = merge_spans(windows, scores_alone(ranker, encoded.vectors, windows), how)
     ranks, off_ranks = _ranks(full), {part: _ranks(scores) for part, scores in off.items()}
     attention = _attention_rows(ranker, calibrated, windows, by_window) if model.scorer is not None else {}
 

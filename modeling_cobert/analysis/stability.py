@@ -26,7 +26,7 @@ from scipy.stats import kendalltau
 
 from ..evaluation.measures import DEFAULT_MEASURES, parse_measures, per_query_values
 from ..evaluation.tables import Table
-from ..grouping_cobert import best_first, overlapping_windows
+from ..grouping_cobert import best_first, overlapping_spans
 from ..ranking.ranker import EncodedQuery, Inputs, Ranker, strict_scores
 from ..steps.folders import json_sha256
 from ..steps.shards import map_queries
@@ -107,12 +107,6 @@ def membership_blocks(windows: Sequence[tuple[int, int]]) -> list[tuple[int, int
     return list(zip(edges, edges[1:], strict=False))
 
 
-def moved_windows(count: int, size: int, overlap: int, offset: int) -> list[tuple[int, int]]:
-    """The groups of `count` documents, had the list begun `offset` documents earlier; the first one is cut short."""
-    windows = overlapping_windows(count + offset, size, overlap)
-    return [(max(0, start - offset), end - offset) for start, end in windows]
-
-
 def rescore(ranker: Ranker, encoded: EncodedQuery, condition: Condition) -> tuple[list[int], list[float]]:
     """
     Scores under a condition.
@@ -127,10 +121,10 @@ def rescore(ranker: Ranker, encoded: EncodedQuery, condition: Condition) -> tupl
     elif condition.kind == "order within groups":
         order = shuffled(count, condition.value, membership_blocks(windows))
     elif condition.kind == "edges":
-        windows = moved_windows(count, size, overlap, condition.value)
+        windows = overlapping_spans(count, size, overlap, condition.value)
     else:
         order = order[: condition.value]
-        windows = overlapping_windows(len(order), size, overlap)
+        windows = overlapping_spans(len(order), size, overlap)
     vectors = encoded.vectors[torch.tensor(order, device=encoded.vectors.device)]
     places = {place: new for new, place in enumerate(order)}
     prototypes = [places[place] for place in _prototypes(encoded, order)]

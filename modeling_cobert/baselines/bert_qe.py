@@ -29,7 +29,7 @@ from ..data.selection import (
     select_passages,
     selected_queries,
 )
-from ..grouping_cobert import best_first, overlapping_windows
+from ..grouping_cobert import best_first, overlapping_spans
 from ..passages_cobert import default_batch_tokens
 from ..selection_cobert import CrossEncoderSelector, load_selector
 from ..steps.files import atomic_open
@@ -101,8 +101,8 @@ class BertQeOptions:
     skip_missing: bool = False
 
     def __post_init__(self):
-        overlapping_windows(0, self.passage_words, self.passage_overlap)
-        overlapping_windows(0, self.chunk_words, self.chunk_overlap)
+        overlapping_spans(0, self.passage_words, self.passage_overlap)
+        overlapping_spans(0, self.chunk_words, self.chunk_overlap)
         for name in ("feedback_docs", "feedback_chunks", "shard_queries"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
-from ..grouping_cobert import overlapping_windows
+from ..grouping_cobert import overlapping_spans
 
 TERA = 10**12
 # BERT-QE: every sequence has 384 tokens, and 10 chunks are kept
@@ -80,7 +80,7 @@ class CoBertShape:
 
     def group_sizes(self, documents: int) -> list[int]:
         """The candidates of each group of one query."""
-        return [end - start for start, end in overlapping_windows(documents, self.group_size, self.group_overlap)]
+        return [end - start for start, end in overlapping_spans(documents, self.group_size, self.group_overlap)]
 
 
 PAPER_SHAPE = CoBertShape()

@@ -214,7 +214,7 @@ def test_models_that_do_not_fit(tokenizer, folder, groups, tmp_path, caplog):
     with pytest.raises(ValueError, match="groups of 7, but the model's scorer has positions for 5"):
         made = ranker(tokenizer, group_size=5, **tiny.VARIANTS["release"])
         rerank_queries(made, groups_inputs(groups), tmp_path / "b", progress=False)
-    with pytest.raises(ValueError, match="query 'q0': the query has 7 tokens, but a window of 7 has room for 3"):
+    with pytest.raises(ValueError, match="query 'q0': the query has 7 tokens, but a row of 7 has room for 3"):
         rerank_queries(ranker(tokenizer, max_length=7), inputs, tmp_path / "c", progress=False)
     assert not (tmp_path / "c").exists()
     broken = ranker(tokenizer)

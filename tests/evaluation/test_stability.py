@@ -14,7 +14,6 @@ from modeling_cobert.analysis.stability import (
     compare_scores,
     conditions,
     membership_blocks,
-    moved_windows,
     query_stability,
     rescore,
     shuffled,
@@ -24,7 +23,7 @@ from modeling_cobert.analysis.stability import (
 from modeling_cobert.collections.collection import open_collection
 from modeling_cobert.evaluation.measures import evaluate_run
 from modeling_cobert.evaluation.tables import to_terminal
-from modeling_cobert.grouping_cobert import overlapping_windows
+from modeling_cobert.grouping_cobert import overlapping_spans
 from modeling_cobert.ranking.inputs import collection_inputs
 from modeling_cobert.ranking.ranker import Ranker, rerank_queries
 
@@ -88,7 +87,7 @@ def test_rescoring_by_hand(variant, tokenizer):
     best = sorted(range(k), key=lambda place: -encoded.relevance[place])[: tiny.M]
     order, scores = rescore(ranker, encoded, Condition("candidates", k))
     assert order == list(range(k))
-    assert scores == pytest.approx(by_hand(order, overlapping_windows(k, 7, 2), best), abs=1e-5)
+    assert scores == pytest.approx(by_hand(order, overlapping_spans(k, 7, 2), best), abs=1e-5)
 
 
 def test_prototypes_that_are_the_first_documents_change_with_the_order(tokenizer):
@@ -116,13 +115,6 @@ def test_changes_by_hand():
 
 
 def test_lists_are_changed_as_the_names_say():
-    assert moved_windows(12, 7, 2, 3) == [(0, 4), (2, 9), (7, 12)]
-    assert moved_windows(3, 7, 2, 3) == [(0, 3)] and moved_windows(1, 7, 2, 4) == [(0, 1)]
-    for count in range(1, 40):
-        for offset in range(1, 5):
-            windows = moved_windows(count, 7, 2, offset)
-            assert sorted({p for start, end in windows for p in range(start, end)}) == list(range(count))
-            assert all(0 < end - start <= 7 for start, end in windows)
     assert membership_blocks([(0, 7), (5, 12)]) == [(0, 5), (5, 7), (7, 12)]
     order = shuffled(12, 5, [(0, 5), (5, 7), (7, 12)])
     assert sorted(order[:5]) == list(range(5)) and sorted(order[5:7]) == [5, 6] and order != list(range(12))

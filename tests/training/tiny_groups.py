@@ -10,7 +10,7 @@ import tiny
 from modeling_cobert.collections.folds import make_folds, write_folds
 from modeling_cobert.collections.trec import write_qrels, write_run
 from modeling_cobert.data.groups import SCHEMA, split_file
-from modeling_cobert.grouping_cobert import overlapping_windows
+from modeling_cobert.grouping_cobert import overlapping_spans
 from modeling_cobert.steps.folders import write_settings
 
 DOCUMENTS, SIZE, OVERLAP, PROTOTYPES = 9, 5, 1, 2
@@ -44,7 +44,7 @@ def make_groups(
             run[query_id] = {doc: float(documents - j) for j, doc in enumerate(ids)}
             qrels[query_id] = dict(zip(ids, grades, strict=True))
             best = sorted(range(documents), key=lambda j: -sum(w in texts[j].split() for w in query))[:prototypes]
-            for number, window in enumerate(overlapping_windows(documents, SIZE, OVERLAP)):
+            for number, window in enumerate(overlapping_spans(documents, SIZE, OVERLAP)):
                 row = {"query_id": query_id, "query": " ".join(query), "group": number}
                 for role, places in (("prototype", best), ("candidate", range(*window))):
                     row[f"{role}_ids"] = [ids[j] for j in places]
