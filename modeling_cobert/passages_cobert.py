@@ -205,6 +205,11 @@ class PairTokenizer:
         ids = [*first, *passage_ids[:room], *self.suffix]
         return TokenRow(ids, len(first) if self.has_types else len(ids))
 
+    def rows(self, query: str, passages: Sequence[str]) -> list[TokenRow]:
+        """A row for each of a query's passages, given as text."""
+        query_ids = self.query(query)
+        return [self.pair(query_ids, passage.ids) for passage in self.tokenize(passages)]
+
     def single(self, ids: Sequence[int]) -> TokenRow:
         """One row of one text, as a bi-encoder reads it."""
         room = self.max_length - len(self.prefix) - len(self.suffix)

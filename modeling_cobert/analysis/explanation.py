@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..evaluation.report import Block, Details, Section
 from ..evaluation.tables import Table
-from ..grouping_cobert import best_first, merge_spans
+from ..grouping_cobert import best_first
 from ..modeling_cobert import CoBertRecorder
 from ..ranking.ranker import EncodedQuery, Ranker
 
@@ -132,24 +132,23 @@ def explain_query(ranker: Ranker, encoded: EncodedQuery, attended: int = 5) -> E
         encoded ([`EncodedQuery`]): the query, from `inputs.encode(ranker, query_id)`.
         attended (`int`, *optional*, defaults to 5): how many attended candidates to name for each document.
     """
-    model, windows = ranker.model, encoded.windows
+    model, groups = ranker.model, encoded.groups
     calibrated, weights = ranker.calibrate(encoded.vectors, encoded.prototypes)
-    by_window = ranker.score_windows(calibrated, windows)
-    how = model.config.overlap_merge
-    full = merge_spans(windows, by_window, how)
+    by_group = ranker.score_groups(calibrated, groups)
+    full = ranker.merge(groups, by_group)
     off: dict[str, list[float]] = {}
     if weights:
-        off["calibration"] = ranker.score_list(encoded.vectors, windows)
+        off["calibration"] = ranker.score_list(encoded.vectors, groups)
     if model.scorer is not None:
-        off["group"] = merge_spans(windows, scores_alone(ranker, calibrated, windows), how)
+        off["group"] = ranker.merge(groups, scores_alone(ranker, calibrated, groups))
     if len(off) == 2:
-        off["both"] = merge_spans(windows, scores_alone(ranker, encoded.vectors, windows), how)
+        off["both"] = ranker.merge(groups, scores_alone(ranker, encoded.vectors, groups))
     ranks, off_ranks = _ranks(full), {part: _ranks(scores) for part, scores in off.items()}
-    attention = _attention_rows(ranker, calibrated, windows, by_window) if model.scorer is not None else {}
+    attention = _attention_rows(ranker, calibrated, groups, by_group) if model.scorer is not None else {}
 
     def explain(place: int) -> ExplainedDocument:
         without = {part: Placed(scores[place], off_ranks[part][place]) for part, scores in off.items()}
-        group, own, others = _attended(attention.get(place), place, windows, encoded.doc_ids, attended)
+        group, own, others = _attended(attention.get(place), place, groups, encoded.doc_ids, attended)
         return ExplainedDocument(
             doc_id=encoded.doc_ids[place],
             text=encoded.texts[place],
@@ -162,13 +161,13 @@ def explain_query(ranker: Ranker, encoded: EncodedQuery, attended: int = 5) -> E
                 for part, placed in without.items()
             },
             group=group,
-            group_size=None if group is None else windows[group][1] - windows[group][0],
+            group_size=None if group is None else groups[group][1] - groups[group][0],
             self_attention=own,
             attended=others,
         )
 
     prototypes = [
-        ExplainedPrototype(encoded.doc_ids[p], weight, encoded.relevance[p], p + 1, ranks[p])
+        ExplainedPrototype(encoded.doc_ids[p], weight, encoded.selector_scores[p], p + 1, ranks[p])
         for p, weight in zip(encoded.prototypes, weights, strict=True)
     ]
     return Explanation(
@@ -181,10 +180,10 @@ def explain_query(ranker: Ranker, encoded: EncodedQuery, attended: int = 5) -> E
 
 
 @torch.inference_mode()
-def scores_alone(ranker: Ranker, vectors: Tensor, windows: Sequence[tuple[int, int]]) -> list[list[float]]:
-    """What the scorer says of each document of each window when all others are masked out: it stays at its place."""
+def scores_alone(ranker: Ranker, vectors: Tensor, groups: Sequence[tuple[int, int]]) -> list[list[float]]:
+    """What the scorer says of each document of each group when all others are masked out: it stays at its place."""
     scores = []
-    for start, end in windows:
+    for start, end in groups:
         size = end - start
         group = vectors[start:end]
         alone = torch.eye(size, dtype=torch.long, device=vectors.device)
@@ -217,20 +216,20 @@ def _eager(part) -> Iterator[None]:
 
 
 def _attention_rows(
-    ranker: Ranker, vectors: Tensor, windows: Sequence[tuple[int, int]], scores: Sequence[Sequence[float]]
+    ranker: Ranker, vectors: Tensor, groups: Sequence[tuple[int, int]], scores: Sequence[Sequence[float]]
 ) -> dict[int, tuple[int, list[float]]]:
     """Each document's place to the group that decided its score, and its attention in that group."""
     deciding: dict[int, int] = {}
     how = ranker.model.config.overlap_merge
-    for number, (start, end) in enumerate(windows):
+    for number, (start, end) in enumerate(groups):
         for place in range(start, end):
             known = deciding.setdefault(place, number)
-            larger = scores[number][place - start] > scores[known][place - windows[known][0]]
+            larger = scores[number][place - start] > scores[known][place - groups[known][0]]
             # A mean is of both groups: the one with the larger score is shown.
             if how == "last" or (how in ("max", "mean") and larger):
                 deciding[place] = number
     rows = {}
-    for number, (start, end) in enumerate(windows):
+    for number, (start, end) in enumerate(groups):
         attention = scorer_attention(ranker, vectors[start:end]).tolist()
         for place in range(start, end):
             if deciding[place] == number:
@@ -241,14 +240,14 @@ def _attention_rows(
 def _attended(
     found: tuple[int, list[float]] | None,
     place: int,
-    windows: Sequence[tuple[int, int]],
+    groups: Sequence[tuple[int, int]],
     doc_ids: Sequence[str],
     limit: int,
 ) -> tuple[int | None, float | None, list[Attended]]:
     if found is None:
         return None, None, []
     group, weights = found
-    start = windows[group][0]
+    start = groups[group][0]
     order = [start + i for i in best_first(weights) if start + i != place][:limit]
     others = [Attended(doc_ids[other], weights[other - start]) for other in order]
     return group, weights[place - start], others

@@ -13,44 +13,45 @@ Prototypes stay those that the selector chose; where they are just the first doc
 others. What is compared is the ranking of the documents that both lists hold.
 """
 
+import json
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import torch
 from accelerate import PartialState
 from scipy.stats import kendalltau
 
 from ..evaluation.measures import DEFAULT_MEASURES, parse_measures, per_query_values
 from ..evaluation.tables import Table
-from ..grouping_cobert import best_first, overlapping_spans
-from ..ranking.ranker import EncodedQuery, Inputs, Ranker, strict_scores
-from ..steps.folders import json_sha256
-from ..steps.shards import map_queries
+from ..grouping_cobert import best_first
+from ..ranking.ranker import EncodedQuery, Inputs, Ranker, map_queries
+from ..ranking.ties import strict_scores
+from ..steps.hashing import json_sha256
 
 TOP = 20
+SCHEMA = pa.schema([("query_id", pa.string()), ("result", pa.string())])  # what JSON says of a query
 
 
 @dataclass(frozen=True)
 class StabilityOptions:
-    """
-    What to change.
+    """What to change."""
 
-    Args:
-        seeds (`int`, *optional*, defaults to 5): how many shuffles of either kind.
-        offsets (`tuple[int, ...]`, *optional*): by how many documents to move the edges; by default a quarter, a half
-            and three quarters of the step from group to group.
-        ks (`tuple[int, ...]`, *optional*): numbers of candidates; by default half and a quarter of the largest.
-        measures (`tuple[str, ...]`, *optional*): ir_measures names; P@20, nDCG@20 and AP@1000 by default.
-    """
-
-    seeds: int = 5
-    offsets: tuple[int, ...] | None = None
-    ks: tuple[int, ...] | None = None
-    measures: tuple[str, ...] = DEFAULT_MEASURES
+    seeds: int = field(default=5, metadata={"help": "Shuffles of the whole list, and as many within groups."})
+    offsets: list[int] | None = field(
+        default=None,
+        metadata={"help": "By how many documents to move the groups' edges; by default 1/4, 1/2 and 3/4 of a step."},
+    )
+    ks: list[int] | None = field(
+        default=None, metadata={"help": "Numbers of candidates; by default 1/2 and 1/4 of the longest list."}
+    )
+    measures: list[str] = field(
+        default_factory=lambda: list(DEFAULT_MEASURES), metadata={"help": "Any measures of ir_measures."}
+    )
 
     def __post_init__(self):
         if self.seeds < 0 or any(offset < 1 for offset in self.offsets or ()) or any(k < 1 for k in self.ks or ()):
@@ -101,9 +102,9 @@ def shuffled(count: int, seed: int, blocks: Sequence[tuple[int, int]]) -> list[i
     return [place for start, end in blocks for place in sorted(range(start, end), key=draws.__getitem__)]
 
 
-def membership_blocks(windows: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def membership_blocks(groups: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """The stretches of a list whose documents are all in the same groups."""
-    edges = sorted({edge for window in windows for edge in window})
+    edges = sorted({edge for group in groups for edge in group})
     return list(zip(edges, edges[1:], strict=False))
 
 
@@ -114,33 +115,33 @@ def rescore(ranker: Ranker, encoded: EncodedQuery, condition: Condition) -> tupl
     Returns:
         The places (in the list as it is) of the documents in their changed order, and their scores in that order.
     """
-    count, size, overlap = len(encoded.doc_ids), encoded.group_size, encoded.group_overlap
-    order, windows = list(range(count)), encoded.windows
+    count, groups = len(encoded.doc_ids), encoded.groups
+    order = list(range(count))
     if condition.kind == "order":
         order = shuffled(count, condition.value, [(0, count)])
     elif condition.kind == "order within groups":
-        order = shuffled(count, condition.value, membership_blocks(windows))
+        order = shuffled(count, condition.value, membership_blocks(groups))
     elif condition.kind == "edges":
-        windows = overlapping_spans(count, size, overlap, condition.value)
+        groups = encoded.grouping.spans(count, condition.value)
     else:
         order = order[: condition.value]
-        windows = overlapping_spans(len(order), size, overlap)
+        groups = encoded.grouping.spans(len(order))
     vectors = encoded.vectors[torch.tensor(order, device=encoded.vectors.device)]
     places = {place: new for new, place in enumerate(order)}
     prototypes = [places[place] for place in _prototypes(encoded, order)]
     calibrated, _ = ranker.calibrate(vectors, prototypes)
-    return order, ranker.score_list(calibrated, windows)
+    return order, ranker.score_list(calibrated, groups)
 
 
 def _prototypes(encoded: EncodedQuery, order: Sequence[int]) -> list[int]:
     """The first of the new order, or those that were chosen, filled up with the next best of what is left."""
     wanted = min(len(encoded.prototypes), len(order))
-    if encoded.by_order:
+    if encoded.grouping.prototypes == "first-stage":
         return list(order[:wanted])
     there = set(order)
     kept = [place for place in encoded.prototypes if place in there]
     rest = sorted(there - set(kept))
-    best = best_first([encoded.relevance[place] for place in rest], wanted - len(kept))
+    best = best_first([encoded.selector_scores[place] for place in rest], wanted - len(kept))
     return kept + [rest[i] for i in best]
 
 
@@ -234,7 +235,7 @@ def stability(
 
     Args:
         ranker ([`Ranker`]): the model.
-        inputs ([`GroupsInputs`] or [`CollectionInputs`]): what to re-rank.
+        inputs ([`RowsInputs`] or [`CollectionInputs`]): what to re-rank.
         output (`str` or `Path`): a folder; one file a query lies in its `.parts`.
         options ([`StabilityOptions`], *optional*): what to change.
         state (`PartialState`, *optional*): the processes that share the work.
@@ -245,12 +246,14 @@ def stability(
     """
     options = options or StabilityOptions()
     inputs.check(ranker)
-    size, overlap = inputs.group_shape(ranker)
-    changes = conditions(options, size - overlap, max(len(scores) for scores in inputs.run.values()))
+    grouping = ranker.group_options(inputs.options)
+    changes = conditions(
+        options, grouping.group_size - grouping.group_overlap, max(len(scores) for scores in inputs.run.values())
+    )
     qrels = inputs.qrels or {}
     settings = {
         "step": "stability",
-        "format": 1,
+        "format": 2,
         "model": ranker.fingerprint(),
         **inputs.settings(ranker),
         "conditions": [str(condition) for condition in changes],
@@ -260,13 +263,14 @@ def stability(
         ),
     }
 
-    def measure(query_id: str, advance: Callable) -> dict[str, dict]:
-        return query_stability(
-            ranker, inputs.encode(ranker, query_id, advance), changes, qrels.get(query_id), options.measures
-        )
+    def measure(query_id: str, advance: Callable) -> dict[str, str]:
+        encoded = inputs.encode(ranker, query_id, advance)
+        found = query_stability(ranker, encoded, changes, qrels.get(query_id), options.measures)
+        return {"result": json.dumps(found)}
 
     query_ids = list(inputs.queries)
-    per_query = map_queries(measure, query_ids, Path(output) / ".parts", settings, state, "Stability", progress)
+    rows = map_queries(measure, inputs, Path(output) / ".parts", settings, SCHEMA, state, "Stability", progress)
+    per_query = {row["query_id"]: json.loads(row["result"]) for row in rows}
     return {
         "collection": inputs.name,
         "queries": len(query_ids),

@@ -7,37 +7,27 @@ are kept. (3) Every document is scored against every kept chunk. What comes out 
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from datetime import timedelta
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
-import torch
-from accelerate import PartialState
-from tqdm.auto import tqdm
 
 from ..collections.collection import Collection
 from ..collections.trec import read_run
-from ..data.candidates import as_dict
-from ..data.passage_scores import model_sha256
-from ..data.selection import (
-    SelectedQuery,
-    SelectionOptions,
-    read_selected,
-    select_passages,
-    selected_queries,
-)
+from ..data.selection import SelectionOptions, read_selected, select_passages
 from ..grouping_cobert import best_first, overlapping_spans
 from ..passages_cobert import default_batch_tokens
 from ..selection_cobert import CrossEncoderSelector, load_selector
-from ..steps.files import atomic_open
-from ..steps.folders import claim_folder, json_sha256, read_settings, write_settings
+from ..steps.folders import claim_folder, read_settings, write_settings
+from ..steps.hashing import json_sha256, model_sha256
+from ..steps.processes import process_state
+from ..steps.progress import progress_bar
+from ..steps.shards import QueryShards
 
-STEP = "bert-qe"
+STEP, FORMAT, MADE_BY = "bert-qe", 2, "cobert bert-qe"
 CHUNKS_FROM = ("document", "passage")
-PHASE3_WINDOWS = ("best", "all")
+COMPARED_WITH = ("best", "all")
 SCHEMA = pa.schema(
     [
         ("query_id", pa.string()),
@@ -54,51 +44,44 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class BertQeOptions:
-    """
-    What the scores depend on, besides collection and run. The defaults are those of Zheng et al.
+    """What the scores depend on, besides collection and run. The defaults are those of Zheng et al."""
 
-    Args:
-        phase1, phase2, phase3 (`str`): Hub ids or folders of the cross-encoders, which may be the same one; `{fold}`
-            in a name stands for the number of a fold that the model was trained in.
-        k (`int`, *optional*, defaults to 1000): how many documents of each query are re-ranked.
-        passage_words, passage_overlap (`int`, *optional*, default to 100 and 50): words of a passage, and words that
-            neighbours share.
-        passage_title (`bool`, *optional*, defaults to `False`): whether the title stands before every passage.
-        max_length (`int`, *optional*, defaults to 384): the most tokens of a pair. A chunk that is used as a query is
-            cut at a third of it.
-        feedback_docs (`int`, *optional*, defaults to 10): k_d, the best documents of phase 1 that chunks come from.
-        feedback_chunks (`int`, *optional*, defaults to 10): k_c, how many chunks are kept.
-        chunk_words, chunk_overlap (`int`, *optional*, default to 10 and 5): m, words of a chunk, and words that
-            neighbours share.
-        chunks_from (`str`, *optional*, defaults to `"document"`): what is cut into chunks, the whole document or, as
-            in the authors' release, its best `"passage"`.
-        phase3_windows (`str`, *optional*, defaults to `"best"`): what a chunk is compared with, the passage that was
-            best for the query (as in the authors' release) or `"all"` passages, of which the best for the chunk
-            counts, at a price that grows with the length of the documents.
-        batch_tokens (`int`, *optional*): the most tokens of a batch, padding included; by default 16384, or 1024 on a
-            CPU.
-        shard_queries (`int`, *optional*, defaults to 1): queries that are worked on, and saved, together.
-        skip_missing (`bool`, *optional*, defaults to `False`): whether what does not fit together is counted and left
-            out instead of being an error.
-    """
-
-    phase1: str
-    phase2: str
-    phase3: str
-    k: int = 1000
-    passage_words: int = 100
-    passage_overlap: int = 50
-    passage_title: bool = False
-    max_length: int = 384
-    feedback_docs: int = 10
-    feedback_chunks: int = 10
-    chunk_words: int = 10
-    chunk_overlap: int = 5
-    chunks_from: str = "document"
-    phase3_windows: str = "best"
-    batch_tokens: int | None = None
-    shard_queries: int = 1
-    skip_missing: bool = False
+    phase1: str = field(
+        metadata={"help": "Cross-encoder that re-ranks: Hub id or folder; {fold} stands for a fold's number."}
+    )
+    phase2: str = field(metadata={"help": "Cross-encoder that scores chunks for the query."})
+    phase3: str = field(metadata={"help": "Cross-encoder that scores documents for the chunks."})
+    k: int = field(default=1000, metadata={"help": "How many documents of each query are re-ranked."})
+    passage_words: int = field(default=100, metadata={"help": "Words of a passage."})
+    passage_overlap: int = field(default=50, metadata={"help": "Words that neighbouring passages share."})
+    passage_title: bool = field(default=False, metadata={"help": "Put the title before every passage."})
+    max_length: int = field(
+        default=384, metadata={"help": "The most tokens of a pair; a chunk as a query is cut at a third of it."}
+    )
+    feedback_docs: int = field(default=10, metadata={"help": "k_d, the best documents of phase 1 that give chunks."})
+    feedback_chunks: int = field(default=10, metadata={"help": "k_c, how many chunks are kept."})
+    chunk_words: int = field(default=10, metadata={"help": "m, words of a chunk."})
+    chunk_overlap: int = field(default=5, metadata={"help": "Words that neighbouring chunks share."})
+    chunks_from: str = field(
+        default="document",
+        metadata={
+            "help": "Cut the whole document or, as in the authors' release, its best passage only.",
+            "choices": list(CHUNKS_FROM),
+        },
+    )
+    compared_with: str = field(
+        default="best",
+        metadata={
+            "help": "Compare chunks with the document's best passage of phase 1 (as in the authors' release), or with "
+            "all of its passages, of which the best for the chunk counts.",
+            "choices": list(COMPARED_WITH),
+        },
+    )
+    batch_tokens: int | None = field(
+        default=None,
+        metadata={"help": "The most tokens of a batch, padding included; by default 16384, or 1024 on a CPU."},
+    )
+    shard_queries: int = field(default=1, metadata={"help": "Queries that are saved together."})
 
     def __post_init__(self):
         overlapping_spans(0, self.passage_words, self.passage_overlap)
@@ -106,13 +89,9 @@ class BertQeOptions:
         for name in ("feedback_docs", "feedback_chunks", "shard_queries"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name, choices in (("chunks_from", CHUNKS_FROM), ("phase3_windows", PHASE3_WINDOWS)):
+        for name, choices in (("chunks_from", CHUNKS_FROM), ("compared_with", COMPARED_WITH)):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}")
-
-    @property
-    def window(self) -> tuple[int, int, bool]:
-        return self.passage_words, self.passage_overlap, self.passage_title
 
     @property
     def by_fold(self) -> bool:
@@ -128,20 +107,6 @@ class BertQeOptions:
         """Phase 1 as a selection of passages."""
         same = {field.name for field in fields(SelectionOptions)} & {field.name for field in fields(self)}
         return SelectionOptions(selector=self.phase1, **{name: getattr(self, name) for name in same})
-
-
-@dataclass(frozen=True)
-class ScoredQuery:
-    """One query's scores in all three phases: logits, in columns named as in [`SCHEMA`]."""
-
-    query_id: str
-    doc_ids: list[str]
-    first_stage_scores: list[float]
-    scores: list[float]
-    chunks: list[str]
-    chunk_doc_ids: list[str]
-    chunk_scores: list[float]
-    chunk_votes: list[list[float]]
 
 
 def select_chunks(
@@ -171,7 +136,7 @@ def select_chunks(
         return []
     query_ids = encoder.pairs.query(query)
     rows = [encoder.pairs.pair(query_ids, document.tokens(i)) for _, document, i in chunks]
-    scores = encoder.score_rows(rows, _batch_tokens(encoder, options))
+    scores = encoder.score_rows(rows, options.batch_tokens or default_batch_tokens(encoder.model.device))
     best = best_first(scores, options.feedback_chunks)
     return [(chunks[place][0], chunks[place][1].text(chunks[place][2]), scores[place]) for place in best]
 
@@ -205,7 +170,7 @@ def chunk_votes(
         keys.append(key)
         if key not in votes:
             rows = [encoder.pairs.pair(key, passage) for passages in documents for passage in passages]
-            scores = iter(encoder.score_rows(rows, _batch_tokens(encoder, options)))
+            scores = iter(encoder.score_rows(rows, options.batch_tokens or default_batch_tokens(encoder.model.device)))
             votes[key] = [max([next(scores) for _ in passages]) for passages in documents]
         if advance is not None:
             advance(1)
@@ -217,7 +182,7 @@ def score_expansions(
     run: str | os.PathLike,
     output: str | os.PathLike,
     options: BertQeOptions,
-    source: Mapping | None = None,
+    query_ids: Sequence[str] | None = None,
     progress: bool = True,
 ) -> dict:
     """
@@ -230,50 +195,48 @@ def score_expansions(
         run (`str` or `os.PathLike`): the TREC run to re-rank.
         output (`str` or `os.PathLike`): a new folder, or one begun with the same settings.
         options ([`BertQeOptions`]): how to score.
-        source (`Mapping`, *optional*): how the collection was opened, noted with phase 1.
+        query_ids (`list[str]`, *optional*): only these queries.
         progress (`bool`, *optional*, defaults to `True`): whether to show progress bars.
 
     Returns:
         `dict`: the settings and, under `counts`, what was done; [`read_scored`] reads the scores.
     """
-    output = Path(output)
-    state = PartialState(cpu=not torch.accelerator.is_available(), timeout=timedelta(days=30))
+    output, state = Path(output), process_state()
     if options.batch_tokens is None:
         options = replace(options, batch_tokens=default_batch_tokens(state.device))
     phase2, phase3 = _load_encoders(options, state.device)
     _check_queries(phase2, collection.queries(), set(read_run(run)))
-    first = select_passages(collection, run, output / "phase1", options.selection(), source, progress)
+    first = select_passages(collection, run, output / "phase1", options.selection(), query_ids, progress)
+    work = _Expansion(collection, output, options, phase2, phase3)
     settings = {
         "step": STEP,
-        "format": 1,
+        "format": FORMAT,
         "collection": collection.name,
         **asdict(options),
         "sha256": {
-            "phase1": json_sha256({key: value for key, value in first.items() if key not in ("counts", "source")}),
-            "phase2": model_sha256(phase2),
-            "phase3": model_sha256(phase3),
+            "phase1": json_sha256({key: value for key, value in first.items() if key != "counts"}),
+            "phase2": model_sha256(phase2.model, phase2.pairs.tokenizer),
+            "phase3": model_sha256(phase3.model, phase3.pairs.tokenizer),
         },
     }
-    folder = output / "expansion"
     with state.main_process_first():
-        done = claim_folder(folder, settings)
-    state.wait_for_everyone()  # nobody writes a shard before all have looked which are missing
+        done = claim_folder(work.folder, settings)
     if done is None:
-        work = _Expansion(collection, output, options, phase2, phase3)
-        work.expand(state, progress and state.is_main_process)
-        state.wait_for_everyone()
+        total = -(-len(work.shards.missing()) // state.num_processes) * options.feedback_chunks
+        show = progress and state.is_main_process
+        with progress_bar(desc="Expanding", unit="chunks", total=total, show=show) as bar:
+            work.shards.fill(lambda query_id: work.score(query_id, bar.update), state)
         if state.is_main_process:
-            write_settings(folder, settings, work.counts())
+            write_settings(work.folder, settings, work.counts())
     state.wait_for_everyone()
-    return read_settings(folder, STEP)
+    return read_settings(work.folder, STEP, MADE_BY, FORMAT)
 
 
-def read_scored(output: str | os.PathLike) -> Iterator[ScoredQuery]:
-    """Reads what [`score_expansions`] finished, query by query in order; one shard is in memory at a time."""
+def read_scored(output: str | os.PathLike) -> QueryShards:
+    """What [`score_expansions`] finished: `read()` gives rows of [`SCHEMA`], in order."""
     folder = Path(output) / "expansion"
-    for number in range(read_settings(folder, STEP)["counts"]["shards"]):
-        for row in pq.read_table(_shard(folder, number), schema=SCHEMA).to_pylist():
-            yield ScoredQuery(**row)
+    settings = read_settings(folder, STEP, MADE_BY, FORMAT)
+    return QueryShards(folder / "shards", settings["counts"]["query_ids"], SCHEMA, settings["shard_queries"])
 
 
 class _Expansion:
@@ -281,71 +244,50 @@ class _Expansion:
 
     def __init__(self, collection, output: Path, options: BertQeOptions, phase2, phase3):
         self.collection, self.folder, self.options = collection, output / "expansion", options
-        self.phase1, self.phase2, self.phase3 = output / "phase1", phase2, phase3
-        self.queries = selected_queries(self.phase1)
-        self.shards = range(-(-len(self.queries) // options.shard_queries))
-
-    def expand(self, state: PartialState, progress: bool) -> None:
-        """Makes this process's share of the missing shards."""
-        missing = [number for number in self.shards if not _shard(self.folder, number).exists()]
-        state.wait_for_everyone()
-        mine = set(missing[state.process_index :: state.num_processes])
-        size = self.options.shard_queries
-        total = sum(len(self.queries[number * size : (number + 1) * size]) for number in mine)
-        total *= self.options.feedback_chunks
-        waiting: list[SelectedQuery] = []
-        with tqdm(total=total, desc="Expanding", unit=" chunks", disable=not progress) as bar:
-            for place, query in enumerate(read_selected(self.phase1)):
-                if place // size not in mine:
-                    continue
-                waiting.append(query)
-                if len(waiting) == size or place + 1 == len(self.queries):
-                    self._write_shard(place // size, [self._score(query, bar.update) for query in waiting])
-                    waiting.clear()
+        self.phase2, self.phase3 = phase2, phase3
+        self.selected = read_selected(output / "phase1")
+        query_ids = [query_id for shard in self.selected.shards for query_id in shard]
+        self.shards = QueryShards(self.folder / "shards", query_ids, SCHEMA, options.shard_queries)
 
     def counts(self) -> dict:
         """What the files hold, whichever process made them."""
-        counts = {"shards": len(self.shards), "queries": 0, "queries_without_chunks": 0, "documents": 0, "chunks": 0}
-        for number in self.shards:
-            for row in pq.read_table(_shard(self.folder, number), columns=["doc_ids", "chunks"]).to_pylist():
-                counts["queries"] += 1
-                counts["queries_without_chunks"] += not row["chunks"]
-                counts["documents"] += len(row["doc_ids"])
-                counts["chunks"] += len(row["chunks"])
-        return counts
+        counts = {"queries": 0, "queries_without_chunks": 0, "documents": 0, "chunks": 0}
+        for row in self.shards.read():
+            counts["queries"] += 1
+            counts["queries_without_chunks"] += not row["chunks"]
+            counts["documents"] += len(row["doc_ids"])
+            counts["chunks"] += len(row["chunks"])
+        return {"query_ids": [query_id for shard in self.shards.shards for query_id in shard], **counts}
 
-    def _score(self, query: SelectedQuery, advance: Callable) -> ScoredQuery:
-        best = best_first(query.scores, self.options.feedback_docs)
-        everything = self.options.phase3_windows == "all"
-        wanted = query.doc_ids if everything else [query.doc_ids[i] for i in best]
-        found = {doc_id: as_dict(document) for doc_id, document in self.collection.lookup(wanted).items()}
+    def score(self, query_id: str, advance: Callable) -> dict:
+        """One query's row."""
+        query = self.selected.row(query_id)
+        best = [query["doc_ids"][i] for i in best_first(query["selector_scores"], self.options.feedback_docs)]
+        everything = self.options.compared_with == "all"
+        found = self.collection.lookup(query["doc_ids"] if everything else best)
+        passages = dict(zip(query["doc_ids"], query["passages"], strict=True))
         if self.options.chunks_from == "document":
-            feedback = {query.doc_ids[i]: found[query.doc_ids[i]] for i in best}
+            feedback = {doc_id: found[doc_id].to_dict() for doc_id in best}
         else:
-            feedback = {query.doc_ids[i]: query.passages[i] for i in best}
-        chunks = select_chunks(self.phase2, query.query, feedback, self.options)
+            feedback = {doc_id: passages[doc_id] for doc_id in best}
+        chunks = select_chunks(self.phase2, query["query"], feedback, self.options)
         if everything:
-            cut = self.phase3.pairs.cut([found[doc_id] for doc_id in query.doc_ids], *self.options.window)
+            documents = [found[doc_id].to_dict() for doc_id in query["doc_ids"]]
+            cut = self.phase3.cut(documents, *self.options.selection().cut)
             tokens = [[document.tokens(i) for i in range(len(document.spans))] for document in cut]
         else:
-            tokens = [[passage.ids] for passage in self.phase3.pairs.tokenize(query.passages)]
+            tokens = [[passage.ids] for passage in self.phase3.pairs.tokenize(query["passages"])]
         votes = chunk_votes(self.phase3, [text for _, text, _ in chunks], tokens, self.options, advance)
         advance(self.options.feedback_chunks - len(chunks))
-        return ScoredQuery(
-            query_id=query.query_id,
-            doc_ids=query.doc_ids,
-            first_stage_scores=query.first_stage_scores,
-            scores=query.scores,
-            chunks=[text for _, text, _ in chunks],
-            chunk_doc_ids=[doc_id for doc_id, _, _ in chunks],
-            chunk_scores=[score for _, _, score in chunks],
-            chunk_votes=votes,
-        )
-
-    def _write_shard(self, number: int, queries: Sequence[ScoredQuery]) -> None:
-        table = pa.Table.from_pylist([asdict(query) for query in queries], schema=SCHEMA)
-        with atomic_open(_shard(self.folder, number), "wb") as file:
-            pq.write_table(table, file, compression="zstd")
+        return {
+            "doc_ids": query["doc_ids"],
+            "first_stage_scores": query["first_stage_scores"],
+            "scores": query["selector_scores"],
+            "chunks": [text for _, text, _ in chunks],
+            "chunk_doc_ids": [doc_id for doc_id, _, _ in chunks],
+            "chunk_scores": [score for _, _, score in chunks],
+            "chunk_votes": votes,
+        }
 
 
 def _load_encoders(options: BertQeOptions, device) -> tuple[CrossEncoderSelector, CrossEncoderSelector]:
@@ -367,11 +309,3 @@ def _check_queries(encoder: CrossEncoderSelector, queries: Mapping[str, str], ra
                 encoder.pairs.query(query)
             except ValueError as error:
                 raise ValueError(f"query {query_id!r}: {error}") from None
-
-
-def _batch_tokens(encoder: CrossEncoderSelector, options: BertQeOptions) -> int:
-    return options.batch_tokens or default_batch_tokens(encoder.model.device)
-
-
-def _shard(folder: Path, number: int) -> Path:
-    return folder / "shards" / f"{number:05d}.parquet"

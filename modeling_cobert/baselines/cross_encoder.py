@@ -4,10 +4,9 @@ import os
 import shutil
 from pathlib import Path
 
-import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from ..modeling_cobert import CoBertForGroupwiseRanking
+from ..ranking.loading import load_cobert
 
 
 def export_cross_encoder(checkpoint: str | os.PathLike, output: str | os.PathLike) -> BertForSequenceClassification:
@@ -27,7 +26,7 @@ def export_cross_encoder(checkpoint: str | os.PathLike, output: str | os.PathLik
     output = Path(output)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ValueError(f"{output}: there is something already: give a new folder")
-    source = CoBertForGroupwiseRanking.from_pretrained(checkpoint, dtype=torch.float32, use_safetensors=True)
+    source = load_cobert(checkpoint)
     config = source.config
     if config.use_calibrator or config.use_scorer:
         raise ValueError(

@@ -5,21 +5,23 @@ import logging
 import math
 import os
 from collections.abc import Collection as Ids
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-
-from accelerate import PartialState
 
 from ..collections.collection import Collection
 from ..collections.folds import Fold
+from ..collections.judgments import check_judgments
+from ..collections.options import SplitOptions
 from ..collections.splits import plan_splits
 from ..collections.trec import read_run, write_run
-from ..data.candidates import check_judgments
 from ..evaluation.measures import DEFAULT_MEASURES, evaluate_run, parse_measures
-from ..steps.files import atomic_open
-from ..steps.folders import claim_folder, json_sha256, write_settings
-from .bert_qe import BertQeOptions, ScoredQuery, read_scored, score_expansions
+from ..ranking.ties import strict_scores
+from ..steps.files import write_json
+from ..steps.folders import claim_folder, write_settings
+from ..steps.hashing import json_sha256
+from ..steps.processes import process_state
+from .bert_qe import BertQeOptions, read_scored, score_expansions
 
 logger = logging.getLogger(__name__)
 
@@ -30,30 +32,27 @@ RELEVANCE = ("logit", "probability")
 
 @dataclass(frozen=True)
 class TuningOptions:
-    """
-    What the result depends on, besides the scores.
+    """How the chunks' share is chosen: on the validation queries of each fold, for its test queries."""
 
-    Args:
-        folds (`str`, *optional*, defaults to `"auto"`): see [`plan_splits`]; the share is tuned on the validation
-            queries of each fold and used for its test queries.
-        alpha (`float`, *optional*): one share for all queries instead; nothing is tuned, and all queries are tested.
-        relevance (`str`, *optional*, defaults to `"logit"`): what rel(., .) is, the logit or, as in the authors'
-            release, the `"probability"` (which saturates, so that the chunks' weights are nearly equal).
-        measure (`str`, *optional*, defaults to `"nDCG@20"`): what is tuned.
-        seed (`int`, *optional*, defaults to 42): of random folds.
-    """
-
-    folds: str = "auto"
-    alpha: float | None = None
-    relevance: str = "logit"
-    measure: str = "nDCG@20"
-    seed: int = 42
+    alpha: float | None = field(
+        default=None, metadata={"help": "A fixed share for all queries: nothing is tuned, and all are tested."}
+    )
+    relevance: str = field(
+        default="logit",
+        metadata={
+            "help": "What a score is. probability is what the authors' code took; it saturates, so that the chunks' "
+            "weights are nearly equal.",
+            "choices": list(RELEVANCE),
+        },
+    )
+    measure: str = field(default="nDCG@20", metadata={"help": "What is tuned, by its name in ir_measures."})
 
     def __post_init__(self):
         if self.relevance not in RELEVANCE:
             raise ValueError(f"relevance must be one of {', '.join(RELEVANCE)}, not {self.relevance!r}")
         if self.alpha is not None and not 0 <= self.alpha <= 1:
             raise ValueError(f"alpha is a share between 0 and 1, got {self.alpha}")
+        parse_measures([self.measure])
 
 
 def softmax(scores: Sequence[float]) -> list[float]:
@@ -66,22 +65,25 @@ def softmax(scores: Sequence[float]) -> list[float]:
     return [power / total for power in powers]
 
 
-def interpolate(query: ScoredQuery, alpha: float, relevance: str = "logit") -> dict[str, float]:
+def interpolate(query: Mapping, alpha: float, relevance: str = "logit") -> dict[str, float]:
     """
     The final scores of a query's documents, (1 - alpha) * rel(q, d) + alpha * rel(C, d), where
-    rel(C, d) = sum_i softmax_i(rel(q, c_i)) * rel(c_i, d).
+    rel(C, d) = sum_i softmax_i(rel(q, c_i)) * rel(c_i, d). A query whose feedback documents are empty has no chunks,
+    and keeps the scores of phase 1.
 
-    A query whose feedback documents are empty has no chunks, and keeps the scores of phase 1.
+    Args:
+        query (`Mapping`): a row of [`read_scored`].
+        alpha (`float`): the chunks' share.
+        relevance (`str`, *optional*, defaults to `"logit"`): what rel(., .) is.
     """
     rel = _sigmoid if relevance == "probability" else float
-    own = [rel(score) for score in query.scores]
-    if not query.chunks:
-        return dict(zip(query.doc_ids, own, strict=True))
-    weights = softmax([rel(score) for score in query.chunk_scores])
-    by_document = zip(*query.chunk_votes, strict=True)
-    expanded = [math.fsum(w * rel(vote) for w, vote in zip(weights, votes, strict=True)) for votes in by_document]
-    mixed = [(1 - alpha) * score + alpha * voted for score, voted in zip(own, expanded, strict=True)]
-    return dict(zip(query.doc_ids, mixed, strict=True))
+    mixed = [rel(score) for score in query["scores"]]
+    if query["chunks"]:
+        weights = softmax([rel(score) for score in query["chunk_scores"]])
+        by_document = zip(*query["chunk_votes"], strict=True)
+        votes = [math.fsum(w * rel(v) for w, v in zip(weights, vs, strict=True)) for vs in by_document]
+        mixed = [(1 - alpha) * score + alpha * voted for score, voted in zip(mixed, votes, strict=True)]
+    return strict_scores(query["doc_ids"], mixed)
 
 
 def best_alpha(values: Mapping[float, Mapping[str, float]], queries: Ids[str]) -> tuple[float, dict[float, float]]:
@@ -107,7 +109,7 @@ def run_bert_qe(
     output: str | os.PathLike,
     options: BertQeOptions,
     tuning: TuningOptions | None = None,
-    source: Mapping | None = None,
+    splits: SplitOptions | None = None,
     progress: bool = True,
 ) -> dict:
     """
@@ -118,93 +120,70 @@ def run_bert_qe(
     that they were trained on; others score all queries once.
 
     Args:
-        collection, run, output, options, source, progress: as for [`score_expansions`].
+        collection, run, output, options, progress: as for [`score_expansions`].
         tuning ([`TuningOptions`], *optional*): how to weigh.
+        splits ([`SplitOptions`], *optional*): the folds.
 
     Returns:
         `dict`: `alphas` and `validation` by fold, and `measures` of `first_stage`, `phase1` and `bert_qe` over the
         test queries; a test query without results counts as zero.
     """
-    output, tuning = Path(output), tuning or TuningOptions()
+    output, tuning, state = Path(output), tuning or TuningOptions(), process_state()
     # What can be wrong with judgments, folds and measures is said before hours of work, not after them.
-    parse_measures([tuning.measure])
     qrels = collection.qrels()
-    check_judgments(qrels, collection.queries(), options.skip_missing, f"judgments of {collection.name}")
-    folds = _plan(collection, options, tuning)
-    jobs = _jobs(collection, run, output, options, folds)
-    done = [score_expansions(part, path, folder, chosen, source, progress) for part, path, folder, chosen, _ in jobs]
-    state = PartialState()
+    check_judgments(collection)
+    folds = list(enumerate(_plan(collection, options, tuning, splits), start=1))
+    if options.by_fold:
+        parts = [(output / f"fold-{number}", [(number, fold)]) for number, fold in folds]
+        jobs = [(folder, options.in_fold(n), _queries(run, n, fold)) for folder, [(n, fold)] in parts]
+    else:
+        parts, jobs = [(output / "scores", folds)], [(output / "scores", options, None)]
+    done = [score_expansions(collection, run, folder, chosen, ids, progress) for folder, chosen, ids in jobs]
     settings = {
         "step": STEP,
-        "format": 1,
+        "format": 2,
         **asdict(tuning),
         "sha256": {
             "scores": json_sha256([{k: v for k, v in one.items() if k != "counts"} for one in done]),
-            "folds": json_sha256([asdict(fold) for fold in folds]),
+            "folds": json_sha256([asdict(fold) for _, fold in folds]),
             "qrels": json_sha256([[query_id, sorted(grades.items())] for query_id, grades in qrels.items()]),
         },
     }
     with state.main_process_first():
         if claim_folder(output / "result", settings) is None:
-            parts = [(folder, part) for _, _, folder, _, part in jobs]
-            results = _weigh(qrels, output / "result", parts, tuning)
-            write_settings(output / "result", settings, results)
+            write_settings(output / "result", settings, _weigh(qrels, output / "result", parts, tuning))
     return json.loads((output / "result" / "results.json").read_text(encoding="utf-8"))
 
 
-def _plan(collection: Collection, options: BertQeOptions, tuning: TuningOptions) -> list[Fold]:
+def _plan(
+    collection: Collection, options: BertQeOptions, tuning: TuningOptions, splits: SplitOptions | None
+) -> list[Fold]:
     """The folds, over all queries of the collection whether they have results or not."""
     queries = list(collection.queries())
     if tuning.alpha is not None and not options.by_fold:
         return [Fold((), (), tuple(queries))]
-    plan = plan_splits(collection, queries, tuning.folds, tuning.seed, options.skip_missing)
-    if plan.folds is not None:
-        return plan.folds
-    if not {"validation", "test"} <= plan.splits.keys():
+    plan = plan_splits(collection, queries, splits)
+    if plan.folds is None and not {"validation", "test"} <= plan.splits.keys():
         raise ValueError(
             f"{plan.source}: there are no validation and test queries to tune and test on ({', '.join(plan.splits)}): "
             "give folds, or a fixed alpha"
         )
-    return [Fold(*(plan.splits.get(name, ()) for name in ("train", "validation", "test")))]
+    return plan.turns
 
 
-class _Part:
-    """A collection with some of its queries."""
-
-    def __init__(self, collection: Collection, queries: Iterable[str]):
-        self._collection, self._queries = collection, set(queries)
-        self.name, self.lookup = collection.name, collection.lookup
-
-    def queries(self) -> dict[str, str]:
-        return {query_id: text for query_id, text in self._collection.queries().items() if query_id in self._queries}
-
-
-def _jobs(collection, run, output: Path, options: BertQeOptions, folds: Sequence[Fold]) -> list[tuple]:
-    """What is to be scored: collection, run, folder and options; and which folds (with numbers) use the scores."""
-    numbered = list(enumerate(folds, start=1))
-    if not options.by_fold:
-        return [(collection, run, output / "scores", options, numbered)]
-    ranked, known = read_run(run), collection.queries()
-    jobs = []
-    for number, fold in numbered:
-        queries = {*fold.validation, *fold.test}
-        folder = output / f"fold-{number}"
-        # Queries that the collection lacks stay in, so that they are found and counted like everywhere.
-        part = {
-            query_id: scores for query_id, scores in ranked.items() if query_id in queries or query_id not in known
-        }
-        if not part:
-            raise ValueError(f"{run}: not one validation or test query of fold {number} is in it")
-        with PartialState().main_process_first():
-            if PartialState().is_main_process:
-                write_run(folder / "first-stage.trec", part, "first-stage")
-        path = folder / "first-stage.trec"
-        jobs.append((_Part(collection, queries), path, folder / "scores", options.in_fold(number), [(number, fold)]))
-    return jobs
+def _queries(run: str | os.PathLike, number: int, fold: Fold) -> list[str]:
+    """The queries that the models of a fold may score."""
+    chosen = [*fold.validation, *fold.test]
+    if not set(chosen) & read_run(run).keys():
+        raise ValueError(f"{run}: not one validation or test query of fold {number} is in it")
+    return chosen
 
 
 def _weigh(
-    qrels: Mapping[str, Mapping[str, int]], folder: Path, parts: Sequence[tuple[Path, list]], tuning: TuningOptions
+    qrels: Mapping[str, Mapping[str, int]],
+    folder: Path,
+    parts: Sequence[tuple[Path, list[tuple[int, Fold]]]],
+    tuning: TuningOptions,
 ) -> dict:
     """Tunes, mixes, tests and writes."""
     qrels = {query_id: grades for query_id, grades in qrels.items() if grades}
@@ -214,11 +193,13 @@ def _weigh(
         chosen, means = choose_alphas(scores, folds, qrels, tuning)
         alphas, validation = alphas | chosen, validation | means
         alpha_of = {query_id: chosen[number] for number, fold in folds for query_id in fold.test}
-        for query in read_scored(scores):
-            if query.query_id in alpha_of:
-                runs["first_stage"][query.query_id] = dict(zip(query.doc_ids, query.first_stage_scores, strict=True))
-                runs["phase1"][query.query_id] = dict(zip(query.doc_ids, query.scores, strict=True))
-                runs["bert_qe"][query.query_id] = interpolate(query, alpha_of[query.query_id], tuning.relevance)
+        for query in read_scored(scores).read():
+            query_id = query["query_id"]
+            if query_id in alpha_of:
+                first = zip(query["doc_ids"], query["first_stage_scores"], strict=True)
+                runs["first_stage"][query_id] = dict(first)
+                runs["phase1"][query_id] = strict_scores(query["doc_ids"], query["scores"])
+                runs["bert_qe"][query_id] = interpolate(query, alpha_of[query_id], tuning.relevance)
     tested = {query_id for _, folds in parts for _, fold in folds for query_id in fold.test}
     judged = {query_id: grades for query_id, grades in qrels.items() if query_id in tested}
     if not judged:
@@ -229,18 +210,11 @@ def _weigh(
         "queries_unjudged": sum(query_id not in judged for query_id in runs["bert_qe"]),
         "alphas": alphas,
         "validation": validation,
-        "measures": {
-            name: evaluate_run(
-                judged, {query_id: one[query_id] for query_id in one if query_id in judged}, DEFAULT_MEASURES
-            ).means
-            for name, one in runs.items()
-        },
+        "measures": {name: evaluate_run(judged, one, DEFAULT_MEASURES).means for name, one in runs.items()},
     }
     write_run(folder / "phase1.trec", runs["phase1"], "maxp")
     write_run(folder / "run.trec", runs["bert_qe"], "bert-qe")
-    with atomic_open(folder / "results.json") as file:
-        json.dump(results, file, indent=1)
-        file.write("\n")
+    write_json(folder / "results.json", results)
     return results
 
 
@@ -257,9 +231,8 @@ def choose_alphas(
     wanted = {query_id: qrels[query_id] for queries in judged.values() for query_id in queries}
     values = {}
     for alpha in ALPHAS:  # one share's run is in memory at a time
-        mixed = {
-            q.query_id: interpolate(q, alpha, tuning.relevance) for q in read_scored(scores) if q.query_id in wanted
-        }
+        rows = (row for row in read_scored(scores).read() if row["query_id"] in wanted)
+        mixed = {row["query_id"]: interpolate(row, alpha, tuning.relevance) for row in rows}
         (values[alpha],) = evaluate_run(wanted, mixed, [tuning.measure]).per_query.values()
     best = {number: best_alpha(values, queries) for number, queries in judged.items()}
     return {number: alpha for number, (alpha, _) in best.items()}, {

@@ -1,212 +1,191 @@
-"""BERT-Base MaxP: groups of single windows, for training a pointwise model and for testing it by the best window.
+"""BERT-Base MaxP: rows of many passages a document, to train a pointwise model on and to test it by the best passage.
 
-A relevant document trains with many of its windows, each labelled as the document is (Dai and Callan, 2019), so which
-windows there are depends on the judgments: such groups serve for training alone, and testing on them would give the
-answers away. Beside them stand groups with every window of every candidate; its best window is a document's score.
+A relevant document trains with many of its passages, each labelled as the document is (Dai and Callan, 2019), so which
+passages there are depends on the judgments: such rows serve for training alone, and testing on them would give the
+answers away. Beside them stand rows with every passage of every candidate; its best passage is a document's score.
 """
 
 import os
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-from tqdm.auto import tqdm
-
 from ..collections.collection import Collection
-from ..data.candidates import Candidates, as_dict, find_candidates
-from ..data.groups import GroupOptions, build_groups
-from ..data.selection import SCHEMA
+from ..collections.options import SplitOptions
+from ..data.candidates import Candidates, find_candidates
+from ..data.rows import build_rows
+from ..data.selection import FORMAT as SELECTION_FORMAT
 from ..data.selection import STEP as SELECTION
+from ..data.selection import shards_of
 from ..passages_cobert import cut_documents
-from ..steps.files import atomic_open
-from ..steps.folders import claim_folder, file_sha256, json_sha256, write_settings
+from ..steps.folders import claim_folder, write_settings
+from ..steps.hashing import json_sha256
+from ..steps.processes import process_state
+from ..steps.progress import progress_bar
 
-WINDOWS = ("train", "all")
-NEGATIVE_WINDOWS = ("sampled", "first")
+NEGATIVES = ("sampled", "first")
 
 
 @dataclass(frozen=True)
-class WindowOptions:
-    """
-    What the windows depend on, besides collection and run. The defaults are the paper's.
+class MaxPOptions:
+    """Which passages there are, besides collection and run. The defaults are the paper's."""
 
-    Args:
-        k (`int`, *optional*, defaults to 1000): how many documents of each query are re-ranked.
-        passage_words, passage_overlap (`int`, *optional*, default to 150 and 75): words of a window, and words that
-            neighbours share.
-        passage_title (`bool`, *optional*, defaults to `False`): whether the title stands before every window.
-        positive_windows (`int`, *optional*, defaults to 30): how many windows of a relevant document train, its first.
-        negative_windows (`str`, *optional*, defaults to `"sampled"`): the one window of any other document that
-            trains: any of them, at random, so that negatives are not all beginnings of texts, or its `"first"`.
-        window_seed (`int`, *optional*, defaults to 42): of the sampled windows.
-        shard_queries (`int`, *optional*, defaults to 8): queries that are saved together.
-        skip_missing (`bool`, *optional*, defaults to `False`): whether what does not fit together is counted and left
-            out instead of being an error.
-    """
-
-    k: int = 1000
-    passage_words: int = 150
-    passage_overlap: int = 75
-    passage_title: bool = False
-    positive_windows: int = 30
-    negative_windows: str = "sampled"
-    window_seed: int = 42
-    shard_queries: int = 8
-    skip_missing: bool = False
+    k: int = field(default=1000, metadata={"help": "How many documents of each query are re-ranked."})
+    passage_words: int = field(default=150, metadata={"help": "Words of a passage."})
+    passage_overlap: int = field(default=75, metadata={"help": "Words that neighbouring passages share."})
+    passage_title: bool = field(default=False, metadata={"help": "Put the title before every passage."})
+    positive_passages: int = field(
+        default=30, metadata={"help": "How many passages of a relevant document train, from its first on."}
+    )
+    negative_passages: str = field(
+        default="sampled",
+        metadata={
+            "help": "The one passage of any other document that trains: sampled, so that negatives are not all "
+            "beginnings of texts, or the first.",
+            "choices": list(NEGATIVES),
+        },
+    )
+    passage_seed: int = field(default=42, metadata={"help": "Of sampled passages."})
+    shard_queries: int = field(default=8, metadata={"help": "Queries that are saved together."})
 
     def __post_init__(self):
-        for name in ("positive_windows", "shard_queries"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.negative_windows not in NEGATIVE_WINDOWS:
+        if self.positive_passages < 1:
+            raise ValueError(f"positive_passages must be at least 1, got {self.positive_passages}")
+        if self.negative_passages not in NEGATIVES:
             raise ValueError(
-                f"negative_windows must be one of {', '.join(NEGATIVE_WINDOWS)}, not {self.negative_windows!r}"
+                f"negative_passages must be one of {', '.join(NEGATIVES)}, not {self.negative_passages!r}"
             )
 
     @property
-    def window(self) -> tuple[int, int, bool]:
+    def cut(self) -> tuple[int, int, bool]:
+        """How documents are cut into passages."""
         return self.passage_words, self.passage_overlap, self.passage_title
 
 
-def training_windows(query_id: str, doc_id: str, count: int, grade: int, options: WindowOptions) -> Sequence[int]:
-    """Which of a document's `count` windows train for a query; the same ones wherever and whenever it is asked."""
+def training_passages(query_id: str, doc_id: str, count: int, grade: int, options: MaxPOptions) -> Sequence[int]:
+    """Which of a document's `count` passages train for a query; the same ones wherever and whenever it is asked."""
     if grade > 0:
-        return range(min(count, options.positive_windows))
-    if options.negative_windows == "first":
+        return range(min(count, options.positive_passages))
+    if options.negative_passages == "first":
         return [0]
     # Only random() itself is promised to give the same sequence in every Python version.
-    return [int(random.Random(f"{options.window_seed} {query_id} {doc_id}").random() * count)]
+    return [int(random.Random(f"{options.passage_seed} {query_id} {doc_id}").random() * count)]
 
 
 def build_maxp(
     collection: Collection,
     run: str | os.PathLike,
     output: str | os.PathLike,
-    options: WindowOptions | None = None,
-    groups: GroupOptions | None = None,
-    source: Mapping | None = None,
+    options: MaxPOptions | None = None,
+    splits: SplitOptions | None = None,
     progress: bool = True,
 ) -> dict[str, dict]:
     """
-    Makes two folders of groups: `output/train` to train on, `output/test` to validate and test on.
+    Makes two folders of rows: `output/train` to train on, `output/test` to validate and test on.
 
-    Both are as [`load_groups`] opens them; a candidate's id is there once for each of its windows.
+    Both are as [`load_rows`] opens them; a candidate's id is there once for each of its passages. They are for models
+    without calibrator and scorer, in groups that share nothing: 64 pairs a step are the paper's batch.
 
     Args:
         collection ([`Collection`]): queries, documents, judgments and folds.
         run (`str` or `os.PathLike`): the TREC run that names the candidates.
         output (`str` or `os.PathLike`): a new folder, or one begun with the same settings.
-        options ([`WindowOptions`], *optional*): which windows.
-        groups ([`GroupOptions`], *optional*): by default 64 windows a group, none shared, no prototypes.
-        source (`Mapping`, *optional*): how the collection was opened.
+        options ([`MaxPOptions`], *optional*): which passages.
+        splits ([`SplitOptions`], *optional*): how to split the queries.
         progress (`bool`, *optional*, defaults to `True`): whether to show progress bars.
 
     Returns:
         `dict[str, dict]`: the settings and counts of both.
     """
-    output, options = Path(output), options or WindowOptions()
-    groups = groups or pointwise_groups(skip_missing=options.skip_missing)
-    if groups.group_overlap or groups.prototypes != "none":
-        raise ValueError("windows are scored one by one: groups of them share nothing and have no prototypes")
-    candidates = find_candidates(collection, run, options.k, *options.window, options.skip_missing, progress)
+    output, options, state = Path(output), options or MaxPOptions(), process_state()
+    candidates = find_candidates(collection, run, options.k, progress=progress and state.is_main_process)
     made = {}
-    for name, kind in (("train", "train"), ("test", "all")):
-        folder = output / "windows" / name
-        write_windows(collection, candidates, file_sha256(run), folder, kind, options, source, progress)
-        made[name] = build_groups(folder, output / name, collection, groups)
+    for name in ("train", "test"):
+        folder = output / "passages" / name
+        _Passages(collection, candidates, folder, name == "train", options).write(state, progress)
+        with state.main_process_first():
+            made[name] = build_rows(folder, output / name, collection, splits)
     return made
 
 
-def pointwise_groups(**fields) -> GroupOptions:
-    """Groups for a model that scores every pair alone: 64 pairs a step, as many as the paper's batch."""
-    return GroupOptions(**{"num_prototypes": 0, "group_size": 64, "group_overlap": 0, "prototypes": "none", **fields})
+class _Passages:
+    """Passages in the layout of a selection, from which [`build_rows`] makes rows."""
 
+    def __init__(
+        self, collection: Collection, candidates: Candidates, output: Path, judged: bool, options: MaxPOptions
+    ):
+        self.collection, self.candidates, self.output, self.options = collection, candidates, output, options
+        self.judged = judged
+        self.qrels = collection.qrels() if judged else {}
+        self.shards = shards_of(output, list(candidates.queries), options.shard_queries)
 
-def write_windows(
-    collection: Collection,
-    candidates: Candidates,
-    run_sha256: str,
-    output: Path,
-    kind: str,
-    options: WindowOptions,
-    source: Mapping | None = None,
-    progress: bool = True,
-) -> dict:
-    """
-    Writes windows in the layout of selected passages, from which [`build_groups`] makes groups.
+    def settings(self) -> dict:
+        return {
+            "step": SELECTION,
+            "format": SELECTION_FORMAT,
+            "collection": self.collection.name,
+            "skip_missing": self.collection.skip_missing,
+            "first_stage": self.candidates.tag,
+            "selector_kind": "none",
+            "selector": "self",  # a model that was trained on many passages picks the best one by itself
+            "chosen_by": "judgments" if self.judged else "nothing",
+            **asdict(self.options),
+            "sha256": {
+                **self.candidates.sha256,
+                "judged": json_sha256([[query_id, list(grades.items())] for query_id, grades in self.qrels.items()]),
+            },
+        }
 
-    Args:
-        kind (`str`): `"train"` (by the judgments) or `"all"`.
-    """
-    if kind not in WINDOWS:
-        raise ValueError(f"windows are written to {', '.join(WINDOWS)}, not {kind!r}")
-    qrels = collection.qrels() if kind == "train" else {}
-    settings = {
-        "step": SELECTION,
-        "format": 1,
-        "collection": collection.name,
-        "source": None if source is None else dict(source),
-        "first_stage": candidates.tag,
-        "selector_kind": "windows",
-        "selector": "self",  # a model that was trained on windows picks the best one by itself
-        "windows": kind,
-        **asdict(options),
-        "sha256": {
-            "run": run_sha256,
-            **candidates.sha256,
-            "judged": json_sha256([[query_id, list(grades.items())] for query_id, grades in qrels.items()]),
-        },
-    }
-    done = claim_folder(output, settings)
-    if done is not None:
-        return done
-    query_ids, size = list(candidates.queries), options.shard_queries
-    shards = [query_ids[start : start + size] for start in range(0, len(query_ids), size)]
-    for number, shard in enumerate(tqdm(shards, desc=f"Cutting ({kind})", unit=" shards", disable=not progress)):
-        path = output / "shards" / f"{number:05d}.parquet"
-        if not path.exists():
-            rows = [row for query_id in shard for row in _rows(collection, candidates, query_id, kind, qrels, options)]
-            with atomic_open(path, "wb") as file:
-                pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), file, compression="zstd")
-    pairs = sum(pq.read_metadata(output / "shards" / f"{n:05d}.parquet").num_rows for n in range(len(shards)))
-    counts = {
-        "shards": len(shards),
-        "queries": len(query_ids),
-        "documents": len(candidates.windows),
-        "passages": sum(candidates.windows.values()),
-        "pairs": pairs,
-        "pair_passages": pairs,
-        "truncated": None,
-        "skipped": candidates.skipped,
-    }
-    return write_settings(output, settings, counts)
+    def write(self, state, progress: bool) -> None:
+        settings = self.settings()
+        with state.main_process_first():
+            done = claim_folder(self.output, settings)
+        if done is None:
+            total, show = len(self.shards.missing()) // state.num_processes, progress and state.is_main_process
+            with progress_bar(desc="Cutting", unit="queries", total=total, show=show) as bar:
+                self.shards.fill(lambda query_id: self._row(query_id, bar.update), state)
+            if state.is_main_process:
+                write_settings(self.output, settings, self._count())
+        state.wait_for_everyone()
 
+    def _row(self, query_id: str, advance: Callable) -> dict:
+        """The passages of one query's candidates, documents in first-stage order, passages in text order."""
+        ranked, grades = self.candidates.ranked[query_id], self.qrels.get(query_id, {})
+        found = self.collection.lookup(ranked)
+        cut = cut_documents([found[doc_id].to_dict() for doc_id in ranked], *self.options.cut)
+        places = []  # rank, document, passage
+        for rank, (doc_id, document) in enumerate(zip(ranked, cut, strict=True), start=1):
+            kept = range(len(document.spans))
+            if self.judged:
+                kept = training_passages(query_id, doc_id, len(kept), grades.get(doc_id, 0), self.options)
+            places += [(rank, doc_id, document, number) for number in kept]
+        advance(1)
+        return {
+            "query": self.candidates.queries[query_id],
+            "doc_ids": [doc_id for _, doc_id, _, _ in places],
+            "ranks": [rank for rank, _, _, _ in places],
+            "first_stage_scores": [ranked[doc_id] for _, doc_id, _, _ in places],
+            "selector_scores": [float(-rank) for rank, _, _, _ in places],  # none has scored it: the order of the run
+            "passages": [document.text(number) for _, _, document, number in places],
+            "passage_numbers": [number for _, _, _, number in places],
+            "passage_counts": [len(document.spans) for _, _, document, _ in places],
+            "truncated": None,
+        }
 
-def _rows(
-    collection: Collection, candidates: Candidates, query_id: str, kind: str, qrels: Mapping, options: WindowOptions
-) -> Iterator[dict]:
-    """The windows of one query's candidates, documents in first-stage order, windows in text order."""
-    ranked, grades = candidates.ranked[query_id], qrels.get(query_id, {})
-    found = collection.lookup(ranked)
-    cut = cut_documents([as_dict(found[doc_id]) for doc_id in ranked], *options.window)
-    for rank, (doc_id, document) in enumerate(zip(ranked, cut, strict=True), start=1):
-        count = len(document.spans)
-        kept = range(count)
-        if kind == "train":
-            kept = training_windows(query_id, doc_id, count, grades.get(doc_id, 0), options)
-        for window in kept:
-            yield {
-                "query_id": query_id,
-                "query": candidates.queries[query_id],
-                "doc_id": doc_id,
-                "rank": rank,
-                "first_stage_score": ranked[doc_id],
-                "score": float(-rank),  # no selector has scored it: the order of the run
-                "window": window,
-                "windows": count,
-                "truncated": None,
-                "passage": document.text(window),
-            }
+    def _count(self) -> Mapping:
+        passages: dict[str, int] = {}
+        pairs = 0
+        for row in self.shards.read():
+            passages |= dict(zip(row["doc_ids"], row["passage_counts"], strict=True))
+            pairs += len(row["doc_ids"])
+        return {
+            "query_ids": list(self.candidates.queries),
+            "queries": len(self.candidates.queries),
+            "documents": len(passages),
+            "passages": sum(passages.values()),
+            "pairs": pairs,
+            "pair_passages": pairs,
+            "truncated": None,
+            "skipped": self.candidates.skipped,
+        }

@@ -43,6 +43,7 @@ def find_candidates(
     run: str | os.PathLike,
     k: int,
     query_ids: Sequence[str] | None = None,
+    count_missing: bool = False,
     progress: bool = True,
 ) -> Candidates:
     """
@@ -55,8 +56,9 @@ def find_candidates(
         collection ([`Collection`]): queries and documents.
         run (`str` or `os.PathLike`): the first stage.
         k (`int`): how many documents of each query are re-ranked.
-        query_ids (`list[str]`, *optional*): only these. The run may then have other queries, and those that it has
-            nothing for are named in a warning: to whoever measures, they count as zero.
+        query_ids (`list[str]`, *optional*): only these; the run may then have other queries.
+        count_missing (`bool`, *optional*, defaults to `False`): whether queries that the run has nothing for are just
+            named in a warning: to whoever measures, they count as zero.
         progress (`bool`, *optional*, defaults to `True`): whether to show a bar while documents are checked.
     """
     if k < 1:
@@ -65,9 +67,13 @@ def find_candidates(
     if not scored.keys() & texts.keys():
         raise ValueError(f"{run}: not one of its {len(scored)} queries is in {collection.name}: is it another's run?")
     if query_ids is None:
-        queries = _fitting_queries(texts, scored, str(run), problems)
+        unknown = [query_id for query_id in scored if query_id not in texts]
+        message = f"{run}: {len(unknown)} of its {len(scored)} queries are not in the collection{such_as(unknown)}"
+        problems.found("run_queries_unknown", len(unknown), message)
     else:
-        queries = _asked_queries(texts, scored, query_ids, str(run), problems)
+        texts = {query_id: texts[query_id] for query_id in query_ids}
+        problems.counts["run_queries_not_asked_for"] = len(scored.keys() - texts.keys())
+    queries = _ranked_queries(texts, scored, str(run), problems, count_missing)
     ranked = {query_id: dict(islice(scored[query_id].items(), k)) for query_id in queries}
     del scored
     documents = _check_documents(collection, ranked, str(run), problems, progress)
@@ -82,31 +88,19 @@ def find_candidates(
     return Candidates(queries, ranked, problems.counts, fingerprints, read_tag(run))
 
 
-def _fitting_queries(
-    texts: Mapping[str, str], run: Mapping[str, Mapping], source: str, problems: Problems
+def _ranked_queries(
+    texts: Mapping[str, str], run: Mapping[str, Mapping], source: str, problems: Problems, count_missing: bool
 ) -> dict[str, str]:
-    unknown = [query_id for query_id in run if query_id not in texts]
-    message = f"{source}: {len(unknown)} of its {len(run)} queries are not in the collection{such_as(unknown)}"
-    problems.found("run_queries_unknown", len(unknown), message)
     empty = [query_id for query_id, text in texts.items() if not text.strip()]
     problems.found("queries_empty", len(empty), f"{len(empty)} queries of the collection are empty{such_as(empty)}")
     without = [query_id for query_id, text in texts.items() if text.strip() and query_id not in run]
     message = f"{source}: {len(without)} of the {len(texts)} queries have no documents{such_as(without)}"
-    problems.found("queries_without_documents", len(without), message)
+    if without and count_missing:
+        logger.warning("%s: they count as zero", message)
+        problems.counts["queries_without_documents"] = len(without)
+    else:
+        problems.found("queries_without_documents", len(without), message)
     return {query_id: text for query_id, text in texts.items() if text.strip() and query_id in run}
-
-
-def _asked_queries(
-    texts: Mapping[str, str], run: Mapping[str, Mapping], asked: Sequence[str], source: str, problems: Problems
-) -> dict[str, str]:
-    problems.counts["run_queries_not_asked_for"] = len(run.keys() - set(asked))
-    without = [query_id for query_id in asked if query_id not in run]
-    problems.counts["queries_without_documents"] = len(without)
-    if without:
-        logger.warning("%s: no documents for %d of %d queries: %s", source, len(without), len(asked), without[:5])
-    if len(without) == len(asked):
-        raise ValueError(f"{source}: has no documents for any of the {len(asked)} queries asked for")
-    return {query_id: texts[query_id] for query_id in asked if query_id in run}
 
 
 def _check_documents(

@@ -46,7 +46,7 @@ def prepare(
         run = output / "run" / "run.trec"
         with state.main_process_first():
             retrieve_to_folder(collection, run.parent, retrieval or RetrievalOptions(), selection.k)
-    select_passages(collection, run, output / "selected", selection, progress)
+    select_passages(collection, run, output / "selected", selection, progress=progress)
     with state.main_process_first():
         build_rows(output / "selected", output / "rows", collection, splits)
     return load_rows(output / "rows")

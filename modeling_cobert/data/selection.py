@@ -84,6 +84,7 @@ def select_passages(
     run: str | os.PathLike,
     output: str | os.PathLike,
     options: SelectionOptions,
+    query_ids: Sequence[str] | None = None,
     progress: bool = True,
 ) -> dict:
     """
@@ -96,6 +97,7 @@ def select_passages(
         run (`str` or `os.PathLike`): the TREC run that names the candidates.
         output (`str` or `os.PathLike`): a new folder, or one begun with the same settings.
         options ([`SelectionOptions`]): how to select.
+        query_ids (`list[str]`, *optional*): only these queries; all of the collection's by default.
         progress (`bool`, *optional*, defaults to `True`): whether to show progress bars.
 
     Returns:
@@ -104,7 +106,8 @@ def select_passages(
     state = process_state()
     if options.batch_tokens is None:
         options = replace(options, batch_tokens=default_batch_tokens(state.device))
-    work = _Selection(collection, run, Path(output), options, state, progress and state.is_main_process)
+    candidates = find_candidates(collection, run, options.k, query_ids, progress=progress and state.is_main_process)
+    work = _Selection(collection, candidates, Path(output), options, state, progress and state.is_main_process)
     settings = work.settings()
     with state.main_process_first():
         done = claim_folder(output, settings)
@@ -158,11 +161,18 @@ def load_chosen_selector(options: SelectionOptions, device: torch.device | str):
 class _Selection:
     """One process's part in the work."""
 
-    def __init__(self, collection, run, output: Path, options: SelectionOptions, state: PartialState, progress: bool):
-        self.collection, self.output, self.options = collection, output, options
+    def __init__(
+        self,
+        collection: Collection,
+        candidates: Candidates,
+        output: Path,
+        options: SelectionOptions,
+        state: PartialState,
+        progress: bool,
+    ):
+        self.collection, self.candidates, self.output, self.options = collection, candidates, output, options
         self.state, self.progress = state, progress
         self.selector = load_chosen_selector(options, state.device)
-        self.candidates: Candidates = find_candidates(collection, run, options.k, progress=progress)
         self.workers = torch.get_num_threads() if state.device.type == "cpu" else 1
         self.shards = shards_of(output, list(self.candidates.queries), options.shard_queries)
         self.documents: dict[str, CutDocument] = {}

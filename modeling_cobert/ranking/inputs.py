@@ -266,7 +266,7 @@ def collection_inputs(
     """
     folds = collection.folds() if fold is not None else None
     chosen = chosen_queries(list(collection.queries()), query_ids, fold, folds, collection.name)
-    candidates = find_candidates(collection, run, k, chosen, progress)
+    candidates = find_candidates(collection, run, k, chosen, count_missing=True, progress=progress)
     return CollectionInputs(collection, candidates, _judgments(collection, chosen), k, options or GroupOptions())
 
 

@@ -126,7 +126,7 @@ class Ranker:
         """The selector's weights; `None` for one that has none of its own."""
         if self.selector in BUILT_IN:
             return None
-        selector = self.model.find_selector(self.selector)
+        selector = self.model.text_side.find_selector(self.selector, self.model.config.max_length, self.model.device)
         return model_sha256(selector.model, selector.pairs.tokenizer)
 
     @torch.inference_mode()

@@ -65,13 +65,20 @@ class QueryShards:
 
         fill(self.paths, write, state)
 
-    def read(self, columns: Sequence[str] | None = None) -> Iterator[dict]:
+    def read(self) -> Iterator[dict]:
         """The rows in order; one file is in memory at a time."""
         for path, shard in zip(self.paths, self.shards, strict=True):
-            rows = read_parquet(path, self.schema, columns).to_pylist()
-            if columns is None and [row["query_id"] for row in rows] != shard:
+            rows = read_parquet(path, self.schema).to_pylist()
+            if [row["query_id"] for row in rows] != shard:
                 raise ValueError(f"{path}: has other queries than {shard[0]!r}, ...: remove it and run again")
             yield from rows
+
+    def row(self, query_id: str) -> dict:
+        """One query's row."""
+        for path, shard in zip(self.paths, self.shards, strict=True):
+            if query_id in shard:
+                return read_parquet(path, self.schema).slice(shard.index(query_id), 1).to_pylist()[0]
+        raise KeyError(query_id)
 
     def _row(self, make: Callable[[str], dict], query_id: str) -> dict:
         try:
