@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, field
 
 from ..collections.collection import Collection, open_collection
-from ..retrieval.first_stage import MODELS
+from ..retrieval.options import MODELS
 from .groups import PROTOTYPES, GroupOptions
 from .selection import SelectionOptions
 

@@ -1,25 +1,19 @@
 """Preparation: from a collection to groups in one resumable go, with a summary of what came out."""
 
-import hashlib
-import json
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import torch
 from accelerate import PartialState
-from tqdm.auto import tqdm
 
 from ..collections.collection import Collection
 from ..collections.splits import plan_splits
-from ..collections.trec import write_run
-from ..retrieval.analysis import Analyzer
-from ..retrieval.first_stage import FirstStage, check_queries, rank_all
-from ..retrieval.index import build_index
-from ..steps.folders import claim_folder, json_sha256, write_settings
+from ..retrieval.options import RetrievalOptions
+from ..retrieval.retrieve import retrieve_to_folder
 from .candidates import check_judgments
 from .groups import GroupOptions, build_groups, load_groups
 from .selection import SelectionOptions, select_passages
@@ -109,27 +103,8 @@ def prepare(
 
 def retrieve(collection: Collection, output: Path, model: str, k: int, skip_missing: bool = False) -> None:
     """Searches the collection with a first-stage model's default parameters; writes `output/run.trec`."""
-    stage = FirstStage(model)
-    analyzer = Analyzer(stage.default_analyzer)
-    queries = check_queries(collection.queries(), analyzer, skip_missing)
-    digest = hashlib.sha256()
-    for document in tqdm(collection.documents(), desc="Reading documents", unit=" documents", disable=None, delay=3):
-        digest.update(json.dumps(document).encode())
-    settings = {
-        "step": "retrieval",
-        "format": 1,
-        "collection": collection.name,
-        **asdict(stage),
-        "analyzer": stage.default_analyzer,
-        "k": k,
-        "skip_missing": skip_missing,
-        "sha256": {"queries": json_sha256(list(queries.items())), "documents": digest.hexdigest()},
-    }
-    if claim_folder(output, settings) is not None:
-        return
-    run = rank_all(stage, build_index(collection.documents(), analyzer), queries, k, skip_missing)
-    write_run(output / "run.trec", run, model)
-    write_settings(output, settings, {"queries": len(run), "lines": sum(map(len, run.values()))})
+    collection.skip_missing = skip_missing
+    retrieve_to_folder(collection, output, RetrievalOptions(model), k)
 
 
 def summarise(folder: str | os.PathLike) -> Summary:
