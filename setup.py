@@ -46,4 +46,5 @@ setup(
         "safetensors>=0.6",
     ],
     extras_require=EXTRAS,
+    entry_points={"console_scripts": ["cobert = modeling_cobert.cli:main"]},
 )

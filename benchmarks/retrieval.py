@@ -74,15 +74,15 @@ def read_texts(path: Path) -> Iterator[tuple[str, str]]:
 
 def run_cobert(folder: Path, k: int) -> tuple[Callable, Callable]:
     from modeling_cobert.collections.collection import open_collection
-    from modeling_cobert.retrieval.analysis import Analyzer
     from modeling_cobert.retrieval.first_stage import FirstStage, rank_all
     from modeling_cobert.retrieval.index import build_index
+    from modeling_cobert.retrieval.options import RetrievalOptions
 
     collection = open_collection(folder)
-    stage = FirstStage("bm25", k1=K1, b=B)
+    stage = FirstStage(RetrievalOptions("bm25", k1=K1, b=B))
 
     def build():
-        index = build_index(collection.documents(), Analyzer(stage.default_analyzer))
+        index = build_index(collection.documents(), stage.options.make_analyzer())
         index.by_term, index.doc_lengths  # noqa: B018 - the term-major half is made on first use; count it as indexing
         return index
 

@@ -28,6 +28,7 @@ from modeling_cobert.passages_cobert import cut_documents
 from modeling_cobert.retrieval.analysis import Analyzer
 from modeling_cobert.retrieval.first_stage import FirstStage, rank_all
 from modeling_cobert.retrieval.index import build_index
+from modeling_cobert.retrieval.options import RetrievalOptions
 from modeling_cobert.selection_cobert import load_selector
 
 
@@ -68,7 +69,7 @@ def main(args: Arguments) -> float:
     index = build_index(collection.documents(), Analyzer("anserini"))
     ranked = {
         query_id: list(documents)
-        for query_id, documents in rank_all(FirstStage("bm25"), index, queries, args.k).items()
+        for query_id, documents in rank_all(FirstStage(RetrievalOptions("bm25")), index, queries, args.k).items()
     }
     found = collection.lookup({doc_id for documents in ranked.values() for doc_id in documents})
     texts = {doc_id: as_dict(document) for doc_id, document in found.items()}

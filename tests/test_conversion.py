@@ -7,8 +7,8 @@ import tiny
 import torch
 from transformers import BertModel
 
-from data_scripts.convert_original_checkpoint import ConversionArguments, main
 from modeling_cobert import CoBertForGroupwiseRanking
+from modeling_cobert.commands.convert import ConversionArguments, main
 from modeling_cobert.integrations.original_checkpoint import convert
 
 PARTS = {"QT_BERT": (5, 4, 40), "ATTN_BERT": (1, 3, 28), "QB_BERT": (2, 2, 36)}

@@ -7,7 +7,7 @@ from ..collections.collection import Collection
 from ..collections.judgments import check_judgments
 from ..collections.options import SplitOptions
 from ..collections.splits import plan_splits
-from ..retrieval.first_stage import RetrievalOptions
+from ..retrieval.options import RetrievalOptions
 from ..retrieval.retrieve import retrieve_to_folder
 from ..steps.processes import process_state
 from .rows import RowsFolder, build_rows, load_rows

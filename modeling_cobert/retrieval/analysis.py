@@ -22,6 +22,7 @@ import regex
 
 ANALYZERS = ("terrier", "anserini")
 STEMMERS = ("porter", "english", "none")
+OWN_STOPWORDS = {"terrier": "terrier", "anserini": "lucene"}
 
 _ASCII = "".join(map(chr, range(128)))
 _TERRIER_TABLE = str.maketrans({char: char.lower() if char.isalnum() else " " for char in _ASCII})
@@ -82,7 +83,7 @@ class Analyzer:
         if stemmer not in STEMMERS:
             raise ValueError(f"stemmer must be one of {', '.join(STEMMERS)}, got {stemmer!r}")
         self.name = name
-        self.stopwords = load_stopwords(stopwords or {"terrier": "terrier", "anserini": "lucene"}[name])
+        self.stopwords = load_stopwords(stopwords or OWN_STOPWORDS[name])
         self.index_stopwords = index_stopwords
         self._stem = _make_stemmer(stemmer)
         self.chunks = _terrier_chunks if name == "terrier" else _standard_chunks
@@ -115,9 +116,8 @@ def _make_stemmer(name: str) -> Callable[[str], str]:
 
 def _terrier_chunks(text: str) -> list[str]:
     if not text.isascii():
-        text = text.encode("ascii", "replace").decode(
-            "ascii"
-        )  # "?" is a separator like every other non-ASCII character
+        # "?" is a separator, like every other character that is not ASCII.
+        text = text.encode("ascii", "replace").decode("ascii")
     return text.translate(_TERRIER_TABLE).split()
 
 

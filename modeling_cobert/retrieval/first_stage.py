@@ -5,93 +5,46 @@ Every document that holds a query term is scored exactly, and the order is trec_
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 
 import numpy as np
-from tqdm.auto import tqdm
 
 from ..collections.trec import trec_order
+from ..steps.progress import progress_bar
 from .expansion import rm3, rocchio_kl
 from .index import Index
+from .options import RetrievalOptions
 
 logger = logging.getLogger(__name__)
 
-MODELS = ("bm25", "bm25+rm3", "dph", "dph+kl")
-IDFS = ("lucene", "robertson")
 
-
-@dataclass
 class FirstStage:
     """
-    A first-stage model with its parameters.
+    A first-stage model.
 
     Args:
-        model (`str`, *optional*, defaults to `"dph+kl"`): `"bm25"`, `"bm25+rm3"`, `"dph"` or `"dph+kl"` (the paper's).
-        k1 (`float`, *optional*, defaults to 0.9): BM25's saturation of term frequency. Anserini's default.
-        b (`float`, *optional*, defaults to 0.4): BM25's share of length normalisation. Anserini's default.
-        k3 (`float`, *optional*): BM25's saturation of query term frequency (Terrier's is 8); by default none.
-        idf (`str`, *optional*, defaults to `"lucene"`): `"lucene"`, ln(1 + (N - n + 0.5) / (n + 0.5)), which is never
-            negative, or `"robertson"`, ln((N - n + 0.5) / (n + 0.5)), which Terrier uses.
-        feedback_docs (`int`, *optional*): documents that expansion looks at; by default 10 for RM3 (Anserini) and 3
-            for KL (Terrier).
-        feedback_terms (`int`, *optional*, defaults to 10): terms that expansion keeps.
-        original_weight (`float`, *optional*, defaults to 0.5): the query's share in RM3.
-        beta (`float`, *optional*): Rocchio's beta for KL; by default Terrier's parameter-free form.
+        options ([`RetrievalOptions`], *optional*): the model and its parameters; the paper's DPH+KL by default.
 
     Example:
 
     ```python
     >>> from modeling_cobert.collections.collection import open_collection
     >>> from modeling_cobert.retrieval.index import build_index
-    >>> collection = open_collection("data/cranfield")
-    >>> stage = FirstStage("dph+kl")
-    >>> index = build_index(collection.documents(), Analyzer(stage.default_analyzer))
-    >>> ranking = stage.rank(index, "wings in a slipstream", k=1000)
+    >>> stage = FirstStage(RetrievalOptions("bm25+rm3"))
+    >>> index = build_index(open_collection("demo").documents(), stage.options.make_analyzer())
+    >>> ranking = stage.rank(index, "how is a class made", k=10)
     ```
     """
 
-    model: str = "dph+kl"
-    k1: float = 0.9
-    b: float = 0.4
-    k3: float | None = None
-    idf: str = "lucene"
-    feedback_docs: int | None = None
-    feedback_terms: int = 10
-    original_weight: float = 0.5
-    beta: float | None = None
-
-    def __post_init__(self):
-        if self.model not in MODELS:
-            raise ValueError(f"model must be one of {', '.join(MODELS)}, got {self.model!r}")
-        if self.idf not in IDFS:
-            raise ValueError(f"idf must be one of {', '.join(IDFS)}, got {self.idf!r}")
-        if self.feedback_docs is None:
-            self.feedback_docs = 3 if self.model == "dph+kl" else 10
-        checks = {
-            "k1 must be at least 0": self.k1 >= 0,
-            "b must be from 0 to 1": 0 <= self.b <= 1,
-            "k3 must be at least 0": self.k3 is None or self.k3 >= 0,
-            "feedback_docs must be at least 1": self.feedback_docs >= 1,
-            "feedback_terms must be at least 1": self.feedback_terms >= 1,
-            "original_weight must be from 0 to 1": 0 <= self.original_weight <= 1,
-            "beta must be at least 0": self.beta is None or self.beta >= 0,
-        }
-        for message, holds in checks.items():
-            if not holds:
-                raise ValueError(message)
-
-    @property
-    def default_analyzer(self) -> str:
-        """The analyzer of the system that the model's parameters come from: Terrier's for DPH, Anserini's for BM25."""
-        return "terrier" if self.model.startswith("dph") else "anserini"
+    def __init__(self, options: RetrievalOptions | None = None):
+        self.options = (options or RetrievalOptions()).resolved()
 
     def rank(self, index: Index, text: str, k: int = 1000) -> dict[str, float]:
         """Returns the k best documents for a query, in trec_eval's order; none if no document holds a term of it."""
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
         query = query_terms(index, text)
-        if query and "+" in self.model:
-            rows, scores = self._top(index, query, self.feedback_docs)
+        if query and "+" in self.options.first_stage:
+            rows, scores = self._top(index, query, self.options.feedback_docs)
             query = self.expand(index, query, rows, scores)
         rows, scores = self._top(index, query, k)
         return {index.doc_ids[row]: score for row, score in zip(rows, scores, strict=True)}
@@ -100,14 +53,14 @@ class FirstStage:
         self, index: Index, query: Mapping[int, float], rows: list[int], scores: list[float]
     ) -> dict[int, float]:
         """Returns the query with the terms that the feedback documents `rows` add to it."""
-        if self.model == "bm25+rm3":
-            return rm3(index, query, rows, scores, self.feedback_terms, self.original_weight)
-        return rocchio_kl(index, query, rows, self.feedback_terms, self.beta)
+        if self.options.first_stage == "bm25+rm3":
+            return rm3(index, query, rows, scores, self.options.feedback_terms, self.options.original_weight)
+        return rocchio_kl(index, query, rows, self.options.feedback_terms, self.options.beta)
 
     def score(self, index: Index, query: Mapping[int, float]) -> tuple[np.ndarray, np.ndarray]:
         """Returns a score per document of the index, and whether the document holds a term of the query at all."""
         scores, matched = np.zeros(len(index.doc_ids)), np.zeros(len(index.doc_ids), dtype=bool)
-        weigh = self._bm25 if self.model.startswith("bm25") else self._dph
+        weigh = self._bm25 if self.options.first_stage.startswith("bm25") else self._dph
         for term, weight in sorted(query.items()):  # one order of summation, whatever made the query
             rows, frequencies = index.postings(term)
             scores[rows] += weigh(index, term, rows, frequencies, weight)
@@ -129,12 +82,13 @@ class FirstStage:
 
     def _bm25(self, index: Index, term: int, rows: np.ndarray, frequencies: np.ndarray, weight: float) -> np.ndarray:
         """Robertson and Zaragoza 2009, eq. 3.15; the constant factor k1 + 1 is left out, as Lucene does."""
-        holders, documents = len(rows), len(index.doc_ids)
+        options, holders, documents = self.options, len(rows), len(index.doc_ids)
         odds = (documents - holders + 0.5) / (holders + 0.5)
-        idf = np.log1p(odds) if self.idf == "lucene" else np.log(odds)
-        if self.k3 is not None:
-            weight = (self.k3 + 1) * weight / (self.k3 + weight)
-        norm = self.k1 * (1 - self.b + self.b / index.average_length * index.doc_lengths[rows])
+        # Lucene's 1 + odds keeps the weight of a term in more than half of the documents above zero.
+        idf = np.log1p(odds) if options.idf == "lucene" else np.log(odds)
+        if options.k3 is not None:
+            weight = (options.k3 + 1) * weight / (options.k3 + weight)
+        norm = options.k1 * (1 - options.b + options.b / index.average_length * index.doc_lengths[rows])
         return weight * idf * (frequencies / (frequencies + norm))
 
     def _dph(self, index: Index, term: int, rows: np.ndarray, frequencies: np.ndarray, weight: float) -> np.ndarray:
@@ -218,5 +172,5 @@ def rank_all(
     queries = check_queries(queries, index.analyzer.query, skip_missing)
     unknown = [query_id for query_id, text in queries.items() if not query_terms(index, text)]
     queries = leave_out(queries, unknown, "matches no document", skip_missing)
-    progress = tqdm(queries.items(), desc=stage.model, unit=" queries", disable=None)
+    progress = progress_bar(queries.items(), desc=stage.options.first_stage, unit="queries", total=len(queries))
     return {query_id: stage.rank(index, text, k) for query_id, text in progress}

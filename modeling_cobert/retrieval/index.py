@@ -8,9 +8,9 @@ from itertools import chain
 
 import numpy as np
 from scipy import sparse
-from tqdm.auto import tqdm
 
 from ..collections.collection import Document
+from ..steps.progress import progress_bar
 from .analysis import Analyzer
 
 # Text is indexed in batches of about this many characters: large enough for numpy, small enough for memory.
@@ -114,7 +114,7 @@ def build_index(documents: Iterable[Document], analyzer: Analyzer) -> Index:
             whole.append(part)
 
     batch, characters = [], 0
-    for document in tqdm(documents, desc="indexing", unit=" documents", disable=None):
+    for document in progress_bar(documents, desc="Indexing", unit="documents"):
         doc_ids.append(document.doc_id)
         text = document.full_text
         batch.append(analyzer.chunks(text))

@@ -14,11 +14,12 @@ import torch
 from torch.testing import assert_close
 
 import train_cobert
-from data_scripts import build_maxp_pairs, export_cross_encoder
+from data_scripts import build_maxp_pairs
 from modeling_cobert import CoBertForGroupwiseRanking
 from modeling_cobert.baselines.maxp import WindowOptions, build_maxp, pointwise_groups, training_windows
 from modeling_cobert.collections.collection import open_collection
 from modeling_cobert.collections.trec import read_run
+from modeling_cobert.commands import export
 from modeling_cobert.data.collator import GroupCollator
 from modeling_cobert.data.groups import load_groups
 from modeling_cobert.passages_cobert import PairTokenizer
@@ -181,7 +182,7 @@ def test_trains_tests_and_serves_as_cross_encoder(small, encoders, folders, tmp_
         expected = {list(small.run[query_id])[item["corpus_id"]]: item["score"] for item in ranked}
         assert scores == pytest.approx(expected, abs=1e-5)
 
-    export_cross_encoder.main(export_cross_encoder.Arguments(str(folder), str(tmp_path / "exported")))
+    export.main(export.ExportArguments(str(folder), str(tmp_path / "exported")))
     assert "BertForSequenceClassification" in capsys.readouterr().out
     selector = load_selector(str(tmp_path / "exported"), 32)
     assert selector.kind == "cross-encoder" and selector.model.config.num_labels == 1
@@ -192,7 +193,7 @@ def test_trains_tests_and_serves_as_cross_encoder(small, encoders, folders, tmp_
         expected = model.score(model.encode(**pairs.pad(rows)).unsqueeze(0))[0]
     assert_close(torch.tensor(selector.score_rows(rows, 64)), expected)
     with pytest.raises(ValueError, match="there is something already"):
-        export_cross_encoder.main(export_cross_encoder.Arguments(str(folder), str(tmp_path / "exported")))
+        export.main(export.ExportArguments(str(folder), str(tmp_path / "exported")))
 
 
 @pytest.mark.parametrize(
@@ -202,7 +203,7 @@ def test_trains_tests_and_serves_as_cross_encoder(small, encoders, folders, tmp_
 def test_what_is_no_cross_encoder_is_not_exported(tmp_path, fields, message):
     tiny.checkpoint(tmp_path / "model", **fields)
     with pytest.raises(ValueError, match=message):
-        export_cross_encoder.main(export_cross_encoder.Arguments(str(tmp_path / "model"), str(tmp_path / "out")))
+        export.main(export.ExportArguments(str(tmp_path / "model"), str(tmp_path / "out")))
     assert not (tmp_path / "out").exists()
 
 

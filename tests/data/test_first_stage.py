@@ -15,6 +15,8 @@ from modeling_cobert.retrieval.analysis import Analyzer, load_stopwords
 from modeling_cobert.retrieval.expansion import rm3, rocchio_kl
 from modeling_cobert.retrieval.first_stage import FirstStage, check_queries, query_terms, rank_all
 from modeling_cobert.retrieval.index import build_index
+from modeling_cobert.retrieval.options import RetrievalOptions
+from modeling_cobert.retrieval.retrieve import retrieve
 
 PLAIN = {"stemmer": "none", "stopwords": "none"}
 
@@ -117,7 +119,7 @@ TEXTS = ["a b", "a a c c", "c d d", "e"]  # 10 terms in 4 documents, 2.5 on aver
 
 
 def test_bm25_by_hand():
-    ranking = FirstStage("bm25", k1=1.0, b=0.5).rank(make_index(TEXTS), "a c c")
+    ranking = FirstStage(RetrievalOptions("bm25", k1=1.0, b=0.5)).rank(make_index(TEXTS), "a c c")
     idf = math.log(1 + 2.5 / 2.5)  # a and c are in 2 of 4 documents each
     norm = {"d1": 0.5 + 0.5 * 2 / 2.5, "d2": 0.5 + 0.5 * 4 / 2.5, "d3": 0.5 + 0.5 * 3 / 2.5}
     expected = {
@@ -130,12 +132,14 @@ def test_bm25_by_hand():
 
 
 def test_bm25_robertson_and_k3():
-    ranking = FirstStage("bm25", k1=1.0, b=0.0, k3=8.0, idf="robertson").rank(make_index(TEXTS), "d d")
+    ranking = FirstStage(RetrievalOptions("bm25", k1=1.0, b=0.0, k3=8.0, idf="robertson")).rank(
+        make_index(TEXTS), "d d"
+    )
     assert ranking == pytest.approx({"d3": math.log(3.5 / 1.5) * (2 / 3) * (9 * 2 / 10)}, rel=1e-6)
 
 
 def test_dph_by_hand():
-    ranking = FirstStage("dph").rank(make_index(TEXTS), "a")
+    ranking = FirstStage(RetrievalOptions("dph")).rank(make_index(TEXTS), "a")
 
     def dph(frequency, length, collection_frequency=3):
         share = frequency / length
@@ -146,7 +150,7 @@ def test_dph_by_hand():
 
 
 def test_dph_of_a_document_with_one_term_only_is_finite():
-    ranking = FirstStage("dph").rank(make_index(["e", "e e e", "a e"]), "e")
+    ranking = FirstStage(RetrievalOptions("dph")).rank(make_index(["e", "e e e", "a e"]), "e")
     assert set(ranking) == {"d1", "d2", "d3"} and all(map(math.isfinite, ranking.values()))
 
 
@@ -162,7 +166,7 @@ def test_dph_of_a_document_with_one_term_only_is_finite():
 @settings(deadline=None)
 def test_a_shorter_ranking_is_the_head_of_the_longer_one(texts, query, k, model):
     index = make_index(texts)
-    stage = FirstStage(model)
+    stage = FirstStage(RetrievalOptions(model))
     everything = stage.rank(index, query, k=len(texts))
     ranking = stage.rank(index, query, k)
     assert list(ranking.items()) == list(everything.items())[:k]
@@ -179,7 +183,7 @@ def test_order_of_the_collection_does_not_matter(texts, random):
     shuffled = random.sample(documents, len(documents))
     for model in ("bm25+rm3", "dph+kl"):
         first, second = (
-            FirstStage(model).rank(build_index(part, Analyzer("terrier", **PLAIN)), "a b c")
+            FirstStage(RetrievalOptions(model)).rank(build_index(part, Analyzer("terrier", **PLAIN)), "a b c")
             for part in (documents, shuffled)
         )
         assert first == pytest.approx(second, rel=1e-5, abs=1e-6)
@@ -234,10 +238,10 @@ def test_bad_queries(caplog):
     index = make_index(["wing", "flow"], Analyzer("terrier"))
     queries = {"1": "wings", "2": "", "3": "the of", "4": "unheard"}
     with pytest.raises(ValueError, match="'2'.*has no terms.*1 more"):
-        rank_all(FirstStage("dph"), index, queries)
+        rank_all(FirstStage(RetrievalOptions("dph")), index, queries)
     with pytest.raises(ValueError, match="'4' .*'unheard'.*matches no document"):
-        rank_all(FirstStage("dph"), index, {"1": "wings", "4": "unheard"})
-    assert list(rank_all(FirstStage("dph"), index, queries, skip_missing=True)) == ["1"]
+        rank_all(FirstStage(RetrievalOptions("dph")), index, {"1": "wings", "4": "unheard"})
+    assert list(rank_all(FirstStage(RetrievalOptions("dph")), index, queries, skip_missing=True)) == ["1"]
     assert "skipped: query 2, 3 has no terms (stop words do not count) (2 queries)" in caplog.text
     assert "skipped: query 4 matches no document (1 queries)" in caplog.text
     assert check_queries({"1": "wings"}, index.analyzer.query) == {"1": "wings"}
@@ -246,21 +250,21 @@ def test_bad_queries(caplog):
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"model": "tfidf"}, {"idf": "x"}, {"k1": -1}, {"b": 1.5}, {"k3": -1}, {"feedback_docs": 0},
+        {"first_stage": "tfidf"}, {"idf": "x"}, {"k1": -1}, {"b": 1.5}, {"k3": -1}, {"feedback_docs": 0},
         {"feedback_terms": 0}, {"original_weight": 2}, {"beta": -1}, {"k1": math.nan},
     ],
 )  # fmt: skip
 def test_bad_parameters(wrong):
     with pytest.raises(ValueError):
-        FirstStage(**wrong)
+        RetrievalOptions(**wrong)
 
 
 def test_empty_documents_are_never_found_and_never_in_the_way():
     index = make_index(["", "a", "..."])
-    assert list(FirstStage("bm25").rank(index, "a")) == ["d2"]
-    assert FirstStage("dph+kl").rank(make_index([""]), "a") == {}
+    assert list(FirstStage(RetrievalOptions("bm25")).rank(index, "a")) == ["d2"]
+    assert FirstStage(RetrievalOptions("dph+kl")).rank(make_index([""]), "a") == {}
     with pytest.raises(ValueError, match="k must be"):
-        FirstStage("bm25").rank(index, "a", k=0)
+        FirstStage(RetrievalOptions("bm25")).rank(index, "a", k=0)
 
 
 # --- independent oracles
@@ -275,7 +279,7 @@ def test_bm25_against_bm25s(shared_data):
     retriever.index([analyzer(document.full_text) for document in collection.documents()], show_progress=False)
     for text in list(collection.queries().values())[:40]:
         theirs = retriever.get_scores(sorted(set(analyzer(text)) & set(index.terms)))
-        ours, _ = FirstStage("bm25").score(index, dict.fromkeys(query_terms(index, text), 1.0))
+        ours, _ = FirstStage(RetrievalOptions("bm25")).score(index, dict.fromkeys(query_terms(index, text), 1.0))
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
@@ -300,11 +304,14 @@ def test_bm25_and_dph_against_pisa(shared_data, tmp_path):
     # in PISA an idf below zero counts as zero, so terms in over half of the documents would differ; there are none
     assert index.doc_frequencies.max() < len(index.doc_ids) / 2
     for stage, engine in (
-        (FirstStage("bm25", k1=1.2, b=0.75, idf="robertson"), pisa.bm25(k1=1.2, b=0.75, num_results=100)),
-        (FirstStage("dph"), pisa.dph(num_results=100)),
+        (
+            FirstStage(RetrievalOptions("bm25", k1=1.2, b=0.75, idf="robertson")),
+            pisa.bm25(k1=1.2, b=0.75, num_results=100),
+        ),
+        (FirstStage(RetrievalOptions("dph")), pisa.dph(num_results=100)),
     ):
         result = engine(topics)
-        factor = 2.2 if stage.model == "bm25" else 1.0  # PISA keeps BM25's constant k1 + 1
+        factor = 2.2 if options.first_stage == "bm25" else 1.0  # PISA keeps BM25's constant k1 + 1
         for query_id, group in result.groupby("qid"):
             scores, _ = stage.score(index, dict.fromkeys((index.terms[term] for term in queries[query_id]), 1.0))
             ours = dict(zip(index.doc_ids, (factor * scores).tolist(), strict=True))
@@ -317,19 +324,19 @@ def test_bm25_and_dph_against_pisa(shared_data, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("stage", "analysis", "published"),
+    ("first_stage", "options", "published"),
     [
         # PyTerrier's notebooks: BM25 with Terrier's defaults
-        (FirstStage("bm25", k1=1.2, b=0.75, k3=8, idf="robertson"), {}, 0.2965),
+        ("bm25", {"k1": 1.2, "b": 0.75, "k3": 8, "idf": "robertson"}, 0.2965),
         # PISA: Porter 2; stop words (and what stems alike) dropped from queries only; no term counted twice
-        (FirstStage("bm25", k1=1.2, b=0.75, idf="robertson"), {"stemmer": "english", "index_stopwords": True}, 0.2948),
-        (FirstStage("dph"), {"stemmer": "english", "index_stopwords": True}, 0.2918),
+        ("bm25", {"k1": 1.2, "b": 0.75, "idf": "robertson", "stemmer": "english", "index_stopwords": True}, 0.2948),
+        ("dph", {"stemmer": "english", "index_stopwords": True}, 0.2918),
     ],
 )
-def test_published_numbers_on_vaswani(shared_data, stage, analysis, published):
+def test_published_numbers_on_vaswani(shared_data, first_stage, options, published):
     ir_measures = pytest.importorskip("ir_measures")
     collection = open_collection(shared_data / "vaswani")
-    run = rank_all(stage, build_index(collection.documents(), Analyzer("terrier", **analysis)), collection.queries())
+    run = retrieve(collection, RetrievalOptions(first_stage, analyzer="terrier", **options))
     found = ir_measures.calc_aggregate([ir_measures.AP @ 1000], collection.qrels(), run)[ir_measures.AP @ 1000]
     assert found == pytest.approx(published, abs=0.005)
 
@@ -339,11 +346,11 @@ def test_published_numbers_on_vaswani(shared_data, stage, analysis, published):
 def test_expansion_helps(shared_data, name, plain, expanded):
     ir_measures = pytest.importorskip("ir_measures")
     collection = open_collection(shared_data / name)
-    index = build_index(collection.documents(), Analyzer(FirstStage(plain).default_analyzer))
+    index = build_index(collection.documents(), RetrievalOptions(plain).make_analyzer())
     measure = ir_measures.AP @ 1000
     before, after = (
         ir_measures.calc_aggregate(
-            [measure], collection.qrels(), rank_all(FirstStage(model), index, collection.queries())
+            [measure], collection.qrels(), rank_all(FirstStage(RetrievalOptions(model)), index, collection.queries())
         )[measure]
         for model in (plain, expanded)
     )

@@ -2,8 +2,6 @@
 
 import json
 import math
-import runpy
-import sys
 from collections import defaultdict
 
 import pytest
@@ -138,17 +136,3 @@ def test_a_run_from_elsewhere_and_a_summary_in_words(tmp_path):
     text = str(summary)
     assert f"share truncated    {summary.truncated:.4f}" in text and "skipped" not in text
     assert "queries            7" in text
-
-
-@pytest.mark.parametrize("script", ["select_passages.py", "build_groups.py", "prepare.py"])
-def test_help_explains_every_option(script, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", [script, "--help"])
-    with pytest.raises(SystemExit) as exit_:
-        runpy.run_path(str(small.ROOT / "data_scripts" / script), run_name="__main__")
-    assert exit_.value.code == 0
-    options = capsys.readouterr().out.split("options:")[1]
-    entries = options.split("\n  --")[1:]
-    assert len(entries) > 5
-    for entry in entries:
-        explained = [word for word in entry.split()[1:] if word.isalpha() and not word.isupper()]
-        assert explained, f"no help for --{entry}"

@@ -1,14 +1,19 @@
-"""The script: the run it writes, the queries it takes, and how it refuses."""
+"""Retrieval: the run it writes, the queries it takes, and how it refuses."""
 
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from data_scripts.retrieve import ModelArguments, RetrievalArguments, main
+from modeling_cobert.collections.collection import open_collection
 from modeling_cobert.collections.trec import read_run
+from modeling_cobert.commands.retrieve import OutputArguments, main
+from modeling_cobert.data.arguments import CollectionArguments
+from modeling_cobert.retrieval.options import RetrievalOptions
+from modeling_cobert.retrieval.retrieve import retrieve, retrieve_to_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,13 +31,14 @@ def folder(tmp_path):
     return folder
 
 
-def run_main(folder, output, model_args=None, **args):
-    return main(RetrievalArguments(collection=str(folder), output=str(output), **args), model_args or ModelArguments())
+def run_main(folder, output, options=None, k=1000, tag=None, evaluate=False, **collection):
+    arguments = CollectionArguments(collection=str(folder), **collection)
+    return main(arguments, OutputArguments(str(output), k, tag, evaluate), options or RetrievalOptions())
 
 
 def test_run(folder, tmp_path, capsys):
     output = tmp_path / "runs" / "bm25.trec"
-    measures = run_main(folder, output, model="bm25", evaluate=True, tag="mine")
+    measures = run_main(folder, output, RetrievalOptions("bm25"), evaluate=True, tag="mine")
     run = read_run(output)
     assert list(run) == ["1", "2"]
     assert list(run["1"])[0] == "d1" and set(run["1"]) == {"d1", "d2", "d3"}
@@ -43,13 +49,13 @@ def test_run(folder, tmp_path, capsys):
 
 
 def test_split_k_and_model(folder, tmp_path):
-    run_main(folder, tmp_path / "run", split="test", k=1, model="dph")
+    run_main(folder, tmp_path / "run", RetrievalOptions("dph"), split="test", k=1)
     assert {query: list(docs) for query, docs in read_run(tmp_path / "run").items()} == {"1": ["d1"]}
 
 
 def test_two_runs_are_the_same_bytes(folder, tmp_path):
     for name in ("a.trec", "b.trec"):
-        run_main(folder, tmp_path / name, model="bm25+rm3")
+        run_main(folder, tmp_path / name, RetrievalOptions("bm25+rm3"))
     assert (tmp_path / "a.trec").read_bytes() == (tmp_path / "b.trec").read_bytes()
 
 
@@ -72,7 +78,7 @@ def test_judgments_for_other_queries(folder, tmp_path, caplog):
 def test_replaced_queries(folder, tmp_path, caplog):
     queries = tmp_path / "questions.tsv"
     queries.write_text("2\tpropellers\n1\tcooking\n")
-    run_main(folder, tmp_path / "run", queries=str(queries), model="dph")
+    run_main(folder, tmp_path / "run", RetrievalOptions("dph"), queries=str(queries))
     assert {query: list(docs) for query, docs in read_run(tmp_path / "run").items()} == {"1": ["d4"], "2": ["d3"]}
     queries.write_text("1\tcooking\n")
     with pytest.raises(ValueError, match="questions.tsv: 1 queries of the collection are not in it, such as '2'"):
@@ -96,17 +102,67 @@ def test_empty_query_is_refused_before_the_documents_are_read(folder, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_queries_for_documents_alone(folder, tmp_path):
+    (folder / "queries.jsonl").unlink()
+    with pytest.raises(FileNotFoundError, match="none of queries.jsonl"):
+        run_main(folder, tmp_path / "run")
+    (tmp_path / "q.tsv").write_text("x\tcooking\n")
+    run_main(folder, tmp_path / "run", queries=str(tmp_path / "q.tsv"))
+    assert list(read_run(tmp_path / "run")) == ["x"]
+
+
+def test_a_query_without_a_new_text_counts_as_zero(folder, tmp_path):
+    (folder / "qrels" / "test.tsv").write_text("1\td1\t1\n2\td2\t1\n")
+    (tmp_path / "q.tsv").write_text("1\twing slipstream\n")
+    measures = run_main(folder, tmp_path / "run", queries=str(tmp_path / "q.tsv"), skip_missing=True, evaluate=True)
+    assert measures["R@1000"] == pytest.approx(0.5)
+
+
 def test_parameters_reach_the_model(folder, tmp_path):
+    changes = [{}, {"k1": 2.0}, {"stemmer": "none"}, {"b": 0.0}, {"analyzer": "terrier", "stopwords": "terrier"}]
     scores = []
-    for model_args in (
-        ModelArguments(),
-        ModelArguments(k1=2.0),
-        ModelArguments(stemmer="none"),
-        ModelArguments(b=0.0),
-    ):
-        run_main(folder, tmp_path / "run", model_args, model="bm25", skip_missing=True)
+    for change in changes:
+        run_main(folder, tmp_path / "run", RetrievalOptions("bm25", **change), skip_missing=True)
         scores.append(read_run(tmp_path / "run"))
     assert all(scores[0] != other for other in scores[1:])
+
+
+def test_defaults_depend_on_the_model():
+    paper, other = RetrievalOptions().resolved(), RetrievalOptions("bm25+rm3").resolved()
+    assert (paper.analyzer, paper.stopwords, paper.feedback_docs) == ("terrier", "terrier", 3)
+    assert (other.analyzer, other.stopwords, other.feedback_docs) == ("anserini", "lucene", 10)
+    assert RetrievalOptions("dph", analyzer="anserini").resolved().stopwords == "lucene"
+    # what stands for a default stays one when the model is exchanged
+    assert replace(RetrievalOptions(), first_stage="bm25+rm3").resolved() == other
+
+
+def test_a_folder_has_the_same_run_and_is_not_done_twice(folder, tmp_path):
+    collection, options = open_collection(folder), RetrievalOptions("bm25")
+    settings = retrieve_to_folder(collection, tmp_path / "out", options, k=2)
+    run = read_run(tmp_path / "out" / "run.trec")
+    assert run == retrieve(collection, options, k=2)
+    assert settings["counts"] == {"queries": 2, "lines": 4} and settings["analyzer"] == "anserini"
+    before = (tmp_path / "out" / "run.trec").stat().st_mtime_ns
+    # a default and the value that it stands for are the same settings
+    assert retrieve_to_folder(collection, tmp_path / "out", options.resolved(), k=2) == settings
+    assert (tmp_path / "out" / "run.trec").stat().st_mtime_ns == before
+    with pytest.raises(ValueError, match="begun with other settings: k is 2, now 3"):
+        retrieve_to_folder(collection, tmp_path / "out", options, k=3)
+    (tmp_path / "words").write_text("wing\n")
+    options = RetrievalOptions("bm25", stopwords=str(tmp_path / "words"))
+    retrieve_to_folder(collection, tmp_path / "stopped", options)
+    (tmp_path / "words").write_text("heat\n")
+    with pytest.raises(ValueError, match="begun with other settings: sha256 is"):
+        retrieve_to_folder(collection, tmp_path / "stopped", options)
+
+
+def test_skip_missing_is_the_collections(folder):
+    (folder / "queries.jsonl").write_text('{"_id": "1", "text": "wing"}\n{"_id": "2", "text": "the of"}\n')
+    with pytest.raises(ValueError, match="'2' .*has no terms"):
+        retrieve(open_collection(folder))
+    assert list(retrieve(open_collection(folder, skip_missing=True))) == ["1"]
+    with pytest.raises(ValueError, match="k must be at least 1"):
+        retrieve(open_collection(folder, skip_missing=True), k=0)
 
 
 def test_command_line(folder, tmp_path):

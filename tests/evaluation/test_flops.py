@@ -10,10 +10,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertForSequenceClassification, BertModel
 
-from data_scripts.flops import FlopsArguments, main
 from modeling_cobert import CoBertConfig, CoBertForGroupwiseRanking
 from modeling_cobert.collections.collection import open_collection
 from modeling_cobert.collections.trec import write_run
+from modeling_cobert.commands.flops import FlopsArguments, main
 from modeling_cobert.cost.macs import (
     TERA,
     VARIANTS,
@@ -178,7 +178,7 @@ def test_script_prints_the_papers_figures_and_json(tmp_path, capsys):
     for figure in ("59,356.224", "6,301.095", "263.684", "1.106x", "255,739.021", "7.389x", "1,024 sequences"):
         assert figure in printed
     CoBertConfig(encoder_config=SMALL, max_length=32).save_pretrained(tmp_path)
-    main(FlopsArguments(json=True, model=str(tmp_path), queries=3, documents=8, passages=30))
+    main(FlopsArguments(format="json", model=str(tmp_path), num_queries=3, k=8, num_passages=30))
     rows = json.loads(capsys.readouterr().out)["convention"]
     assert rows[0]["first_pass"] == 30 * passage_macs(BertConfig(**SMALL), 32)
     assert [row["system"] for row in rows] == [row.system for row in paper_costs("gov2")]
@@ -193,7 +193,7 @@ def test_script_takes_the_counts_of_a_prepared_folder(tmp_path, capsys):
     build_groups(
         tmp_path / "selected", tmp_path / "groups", collection, GroupOptions(2, group_size=5, group_overlap=1)
     )
-    main(FlopsArguments(json=True, prepared=str(tmp_path / "groups")))
+    main(FlopsArguments(format="json", groups=str(tmp_path / "groups")))
     result = json.loads(capsys.readouterr().out)
     queries = len(collection.queries())
     assert result["workload"]["queries"] == queries and result["workload"]["documents"] == 7
@@ -201,11 +201,11 @@ def test_script_takes_the_counts_of_a_prepared_folder(tmp_path, capsys):
     full = {row["system"]: row for row in result["convention"]}["Co-BERT"]
     assert full["sequences"] == queries * (2 + 5 + 2 + 3)  # documents 1-5 and 5-7, two prototypes each
     with pytest.raises(ValueError, match="not of 'groups'"):
-        main(FlopsArguments(prepared=str(tmp_path / "selected")))
+        main(FlopsArguments(groups=str(tmp_path / "selected")))
 
 
 def test_script_says_what_is_wrong():
-    command = [sys.executable, "data_scripts/flops.py", "--queries", "3", "--documents", "8", "--passages", "3"]
+    command = [sys.executable, "data_scripts/flops.py", "--num_queries", "3", "--k", "8", "--num_passages", "3"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 1 and result.stderr.endswith("at least one for each document\n")
     assert "error: passages (3) are fewer than" in result.stderr

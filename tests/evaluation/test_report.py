@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from data_scripts.compare_runs import CompareArguments, main, named_paths
 from modeling_cobert.collections.trec import write_qrels, write_run
+from modeling_cobert.commands.compare import CompareArguments, main, named_paths
 from modeling_cobert.evaluation.measures import evaluate_run
 from modeling_cobert.evaluation.plots import cutoff_curves, gain_bars, helped_hurt_scatter, shorten, ticks
 from modeling_cobert.evaluation.report import (

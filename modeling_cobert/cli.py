@@ -1,0 +1,181 @@
+"""The command `cobert`: one door to every step, and the manners that all steps share.
+
+```bash
+cobert retrieve --collection demo --output runs/demo.trec --evaluate
+```
+
+A command is a module of [`modeling_cobert.commands`]: its docstring is the help, `ARGUMENTS` are the dataclasses that
+its options fill, `main` takes their instances. It is imported when it runs, so that the list of commands is quick.
+"""
+
+import argparse
+import difflib
+import importlib
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from types import ModuleType
+from typing import NoReturn
+
+COMMANDS = {
+    "retrieve": "rank a collection's documents for its queries, BM25 or DPH, with or without expansion",
+    "rerank": "rank a file of documents for one query",
+    "compare": "compare runs: measures, significance, queries helped and hurt, a report",
+    "flops": "count what re-ranking costs, in multiply-accumulates",
+    "convert": "turn the authors' weights into a Co-BERT",
+    "export": "turn a pointwise Co-BERT into a plain BERT cross-encoder",
+}
+
+# What transformers' string_to_bool takes for a value.
+_BOOLEANS = {"yes", "true", "t", "y", "1", "no", "false", "f", "n", "0"}
+
+
+class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """The docstring as it is, and the default of every option that has one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if action.default is None else super()._get_help_string(action)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The console script: `cobert COMMAND ...`; without a command, the list of them."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if not argv or argv[0] in ("-h", "--help"):
+        print(_overview())
+    elif argv[0] == "--version":
+        from . import __version__
+
+        print(f"cobert {__version__}")
+    elif argv[0] in COMMANDS:
+        run(argv[0], argv[1:])
+    else:
+        cure = _did_you_mean(argv[0], COMMANDS) or "; `cobert` lists them"
+        print(f"error: there is no command {argv[0]!r}{cure}", file=sys.stderr)
+        sys.exit(2)
+
+
+def run(name: str, argv: Sequence[str] | None = None) -> None:
+    """
+    Runs one command. What is wrong with the input ends it with one line and exit code 1, wrong usage with 2.
+
+    Args:
+        name (`str`): one of `COMMANDS`.
+        argv (`list[str]`, *optional*): the options; by default those that the process was started with. With
+            `--debug` among them an error shows its traceback.
+    """
+    # On some CPUs the last bit of a product depends on where in memory its factors lie: with this, equal inputs give
+    # equal bytes. It is read at the first product.
+    os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
+    argv = list(sys.argv[1:] if argv is None else argv)
+    try:
+        module = importlib.import_module(f".commands.{name.replace('-', '_')}", __package__)
+        level = getattr(module, "LOG_LEVEL", logging.INFO)
+        logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
+        module.main(*parse(name, module, argv))
+        sys.stdout.flush()
+        _leave_together()
+    except BrokenPipeError:
+        # Whoever reads our output has enough of it (`cobert ... | head`); Python must not flush into the pipe again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except (ValueError, OSError, ImportError) as error:
+        _fail(error, "--debug" in argv)
+    except KeyboardInterrupt:
+        print("interrupted: the same command goes on from what is finished", file=sys.stderr)
+        sys.exit(130)
+
+
+def parse(name: str, module: ModuleType, argv: Sequence[str]) -> tuple:
+    """The instances of a command's `ARGUMENTS` that its options describe; wrong usage exits with 2."""
+    parser = build_parser(name, module)
+    argv = _spell_out(_without_debug(argv, "debug" in _names(module)), _names(module, bool))
+    *parsed, unknown = parser.parse_args_into_dataclasses(
+        argv, return_remaining_strings=True, look_for_args_file=False
+    )
+    if unknown:
+        known = [f"--{option}" for option in _names(module)]
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{_did_you_mean(unknown[0], known)}")
+    return tuple(parsed)
+
+
+def build_parser(name: str, module: ModuleType) -> argparse.ArgumentParser:
+    """The parser of a command; a module that has `configure` adds to it what dataclasses cannot say."""
+    from transformers import HfArgumentParser
+
+    # No abbreviations: a new option must not change what an old command means.
+    parser = HfArgumentParser(
+        module.ARGUMENTS,
+        prog=f"cobert {name}",
+        description=module.__doc__,
+        formatter_class=_Help,
+        allow_abbrev=False,
+    )
+    if hasattr(module, "configure"):
+        module.configure(parser)
+    if "debug" not in _names(module):
+        help_text = "Show where in the code an error comes from."
+        parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=help_text)
+    return parser
+
+
+def _names(module: ModuleType, kind: type | None = None) -> list[str]:
+    """The options of a command, of one type or of all."""
+    return [f.name for arguments in module.ARGUMENTS for f in fields(arguments) if f.init and kind in (None, f.type)]
+
+
+def _without_debug(argv: Sequence[str], has_its_own: bool) -> list[str]:
+    """Takes `--debug` out, but not with the values that TrainingArguments' option of that name has."""
+    pairs = zip(argv, [*argv[1:], "--"], strict=True)
+    return [a for a, following in pairs if a != "--debug" or has_its_own and not following.startswith("--")]
+
+
+def _spell_out(argv: Sequence[str], flags: Iterable[str]) -> list[str]:
+    """`--plain docs.txt` becomes `--plain True docs.txt`: the value of a flag may be left out, and a file is none."""
+    spellings = {f"--{spelling}" for flag in flags for spelling in (flag, flag.replace("_", "-"))}
+    spelt = []
+    for argument, following in zip(argv, [*argv[1:], ""], strict=True):
+        spelt.append(argument)
+        if argument in spellings and following.lower() not in _BOOLEANS:
+            spelt.append("True")
+    return spelt
+
+
+def _fail(error: Exception, debug: bool) -> NoReturn:
+    if debug:
+        traceback.print_exc()
+    message = " ".join(str(error).split()) or type(error).__name__
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(1)
+
+
+def _leave_together() -> None:
+    """Under `torchrun` no process ends well before all have: where one has failed, the others fail here."""
+    if "torch" not in sys.modules:
+        return
+    import torch
+
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        from accelerate import PartialState
+
+        PartialState().wait_for_everyone()
+        PartialState().destroy_process_group()
+
+
+def _overview() -> str:
+    lines = [f"  {name:<12}{description}" for name, description in COMMANDS.items()]
+    usage = "usage: cobert COMMAND [options]\n\nCo-BERT, a groupwise, feedback-calibrated BERT re-ranker."
+    ending = "`cobert COMMAND --help` explains a command and all its options."
+    return "\n".join([usage, "", "commands:", *lines, "", ending])
+
+
+def _did_you_mean(word: str, known: Iterable[str]) -> str:
+    names = {name.replace("-", "_"): name for name in known}
+    close = difflib.get_close_matches(word.replace("-", "_"), names, n=1)
+    return f"; did you mean {names[close[0]]}?" if close else ""
+
+
+if __name__ == "__main__":
+    main()
