@@ -21,10 +21,21 @@ from types import ModuleType
 from typing import NoReturn
 
 COMMANDS = {
+    "prepare": "from a collection to the rows that Co-BERT trains on, in one go",
     "retrieve": "rank a collection's documents for its queries, BM25 or DPH, with or without expansion",
+    "select": "choose the best passage of each candidate",
+    "rows": "join selected passages with judgments and splits",
+    "train": "train a Co-BERT, select the best epoch, test it",
+    "eval": "re-rank a query set and measure it beside the first stage",
     "rerank": "rank a file of documents for one query",
     "compare": "compare runs: measures, significance, queries helped and hurt, a report",
+    "explain": "what feedback and group did to the ranking of a query",
+    "stability": "how much a ranking depends on order, groups and candidates",
     "flops": "count what re-ranking costs, in multiply-accumulates",
+    "bert-qe": "the baseline BERT-QE",
+    "maxp": "rows for the baseline BERT-Base MaxP",
+    "reproduce": "every table of the paper",
+    "demo": "the whole way on a laptop's CPU",
     "convert": "turn the authors' weights into a Co-BERT",
     "export": "turn a pointwise Co-BERT into a plain BERT cross-encoder",
 }

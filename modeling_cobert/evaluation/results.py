@@ -1,13 +1,12 @@
 """What a re-ranking is worth: measures beside the first stage's, the ceiling, tables and files."""
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..ranking.ranker import Inputs
-from ..steps.files import atomic_open
+from ..steps.files import atomic_open, write_json
 from .measures import UNJUDGED_DEPTH, Evaluation, evaluate_run, ideal_run, mean_values, parse_measures, recall_ceiling
 from .significance import Comparison, compare_runs
 from .tables import Table, results_table
@@ -135,10 +134,3 @@ def write_results(results: Results, folder: str | os.PathLike) -> None:
         for query_id, values in per_query.items():
             cells = [values[part][measure] for measure in measures for part in ("first_stage", "reranked")]
             file.write("\t".join([query_id, *(repr(value) for value in cells)]) + "\n")
-
-
-def write_json(path: str | os.PathLike, content: object) -> None:
-    """Writes JSON for people and machines; the file is whole or not there."""
-    with atomic_open(path) as file:
-        json.dump(content, file, indent=1, ensure_ascii=False)
-        file.write("\n")

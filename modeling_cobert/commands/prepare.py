@@ -1,0 +1,44 @@
+"""From a collection to the rows that Co-BERT trains on, in one go: first stage, passages, grades, splits.
+
+    cobert prepare --collection demo --selector lexical --output prepared/demo
+
+`--selector` with a cross-encoder is the paper's way; `--run` takes a first stage made elsewhere (Robust04, GOV2).
+Killed at any point, the same command goes on. The rows are in `prepared/demo/rows`.
+"""
+
+from dataclasses import dataclass, field
+
+from ..collections.options import CollectionOptions, SplitOptions
+from ..data.preparation import prepare
+from ..data.selection import SelectionOptions
+from ..evaluation.summary import Summary, summarise
+from ..retrieval.options import RetrievalOptions
+from ..steps.processes import process_state
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """Where everything goes, and where the candidates come from."""
+
+    output: str = field(metadata={"help": "A new folder, or one that the same command has begun."})
+    run: str | None = field(
+        default=None, metadata={"help": "A TREC run made elsewhere; by default the collection is searched here."}
+    )
+
+
+ARGUMENTS = (OutputOptions, CollectionOptions, RetrievalOptions, SelectionOptions, SplitOptions)
+
+
+def main(
+    options: OutputOptions,
+    collection: CollectionOptions,
+    retrieval: RetrievalOptions,
+    selection: SelectionOptions,
+    splits: SplitOptions,
+) -> Summary:
+    """Prepares, and prints a summary."""
+    rows = prepare(collection.open(), options.output, selection, splits, retrieval, options.run)
+    summary = summarise(rows)
+    if process_state().is_main_process:
+        print(f"{rows.folder}\n{summary}")
+    return summary

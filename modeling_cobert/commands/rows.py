@@ -1,0 +1,28 @@
+"""Joins selected passages with judgments and splits: a row a query, as a dataset that `load_dataset` opens.
+
+cobert rows --selected selected/demo --collection demo --output rows/demo
+"""
+
+from dataclasses import dataclass, field
+
+from ..collections.options import CollectionOptions, SplitOptions
+from ..data.rows import build_rows
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """What to join, and where to put it."""
+
+    selected: str = field(metadata={"help": "The folder that cobert select has made."})
+    output: str = field(metadata={"help": "A new folder, or one that the same command has begun."})
+
+
+ARGUMENTS = (OutputOptions, CollectionOptions, SplitOptions)
+
+
+def main(options: OutputOptions, collection: CollectionOptions, splits: SplitOptions) -> dict:
+    """Joins, prints the counts, and returns the settings with them."""
+    settings = build_rows(options.selected, options.output, collection.open(), splits)
+    for name, count in settings["counts"].items():
+        print(f"{name}\t{count}")
+    return settings

@@ -1,0 +1,37 @@
+"""Cuts the documents of a run into passages and keeps the best one of each for its query.
+
+    cobert retrieve --collection demo --output runs/demo.trec
+    cobert select --collection demo --run runs/demo.trec --selector lexical --output selected/demo
+
+With the paper's kind of selector (`--selector cross-encoder/ms-marco-MiniLM-L-6-v2`), on two processes, a GPU each
+where there are some: `torchrun --nproc_per_node 2 -- data_scripts/select_passages.py ...` (the `--` ends torchrun's
+own options). Killed at any point, the same command goes on; the result is the same to the byte, on any number of
+processes.
+"""
+
+from dataclasses import dataclass, field
+
+from ..collections.options import CollectionOptions
+from ..data.selection import SelectionOptions, select_passages
+from ..steps.processes import process_state
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """What to select from, and where to put it."""
+
+    run: str = field(metadata={"help": "The TREC run whose documents are the candidates."})
+    output: str = field(metadata={"help": "A new folder, or one that the same command has begun."})
+
+
+ARGUMENTS = (OutputOptions, CollectionOptions, SelectionOptions)
+
+
+def main(options: OutputOptions, collection: CollectionOptions, selection: SelectionOptions) -> dict:
+    """Selects, prints the counts, and returns the settings with them."""
+    settings = select_passages(collection.open(), options.run, options.output, selection)
+    if process_state().is_main_process:
+        for name, count in settings["counts"].items():
+            if name != "query_ids":
+                print(f"{name}\t{count}")
+    return settings

@@ -1,0 +1,50 @@
+"""Measures how much a Co-BERT's ranking depends on the candidates' order, on the groups' edges and on their number.
+
+    cobert stability --model outputs/demo/fold-1 --rows prepared/demo/rows --fold 1 --output stability/fold_1
+
+Every query is encoded once and scored again under each change; a table is printed, all values are in
+`stability.json`. Killed, the same command goes on; `torchrun --nproc_per_node 2 -- data_scripts/stability.py ...`
+shares the queries among processes.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..analysis.stability import StabilityOptions, stability, stability_table
+from ..data.groups import GroupOptions
+from ..evaluation.tables import to_terminal
+from ..ranking.options import InputOptions, RankerOptions
+from ..steps.files import write_json
+from ..steps.processes import process_state
+from .eval import SeenOptions
+
+
+@dataclass(frozen=True)
+class OutputOptions(SeenOptions):
+    """Where the result goes."""
+
+    output: str = field(kw_only=True, metadata={"help": "A new folder, or one that the same command has begun."})
+
+
+ARGUMENTS = (RankerOptions, InputOptions, GroupOptions, StabilityOptions, OutputOptions)
+
+
+def main(
+    ranker_options: RankerOptions,
+    input_options: InputOptions,
+    groups: GroupOptions,
+    changes: StabilityOptions,
+    options: OutputOptions,
+) -> dict:
+    """Measures, writes, prints; returns the report."""
+    state = process_state(ranker_options.use_cpu)
+    inputs = input_options.open_inputs(groups, progress=state.is_main_process)
+    options.check(ranker_options.model, inputs.name, inputs.queries)
+    report = stability(ranker_options.load(input_options, state.device), inputs, options.output, changes, state)
+    if state.is_main_process:
+        path = Path(options.output) / "stability.json"
+        write_json(path, {"model": ranker_options.model, **report})
+        print(to_terminal(stability_table(report)))
+        print(f"written to {path}")
+    state.wait_for_everyone()
+    return report
