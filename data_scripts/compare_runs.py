@@ -164,5 +164,5 @@ if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     try:
         main(*HfArgumentParser(CompareArguments).parse_args_into_dataclasses())
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         sys.exit(f"error: {error}")

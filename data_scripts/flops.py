@@ -12,23 +12,15 @@ Your own counts (or --prepared, a folder of groups), a model's own sizes, real l
 
 import json
 import sys
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 
 from transformers import AutoConfig, HfArgumentParser
 
-from modeling_cobert.cost.macs import (
-    MINILM,
-    PAPER_SHAPE,
-    TERA,
-    CoBertShape,
-    Cost,
-    Workload,
-    convention_costs,
-    own_costs,
-)
+from modeling_cobert.cost.folders import model_sizes, prepared_workload
+from modeling_cobert.cost.macs import MINILM, PAPER_SHAPE, Workload, convention_costs, own_costs
 from modeling_cobert.cost.paper import DOCUMENTS, PAPER, paper_costs, paper_remarks
-from modeling_cobert.evaluation.tables import Table, to_terminal
-from modeling_cobert.steps.folders import read_settings
+from modeling_cobert.cost.tables import cost_table
+from modeling_cobert.evaluation.tables import to_terminal
 
 
 @dataclass
@@ -49,7 +41,7 @@ class FlopsArguments:
     )
     chunks: int = field(default=1200, metadata={"help": "BERT-QE: chunks of the ten feedback documents of a query."})
     qe_passages: int | None = field(
-        default=None, metadata={"help": "BERT-QE: pairs with its windows of 100 words; 3/2 of --passages by default."}
+        default=None, metadata={"help": "BERT-QE: pairs with its passages of 100 words; 3/2 of --passages by default."}
     )
     model: str | None = field(
         default=None, metadata={"help": "Folder of a Co-BERT whose sizes are taken; the paper's sizes by default."}
@@ -65,50 +57,9 @@ class FlopsArguments:
     json: bool = field(default=False, metadata={"help": "Print JSON, in single multiply-accumulates."})
 
 
-def tera(value: float | None, digits: int = 3) -> str:
-    return "" if value is None else f"{value:,.{digits}f}"
-
-
-def cost_table(title: str, rows: list[Cost], remarks: list[str] = ()) -> Table:
-    """All costs in 10^12; the columns of published figures only where there are any."""
-    published = any(row.published for row in rows)
-    columns = ["System", "1st pass T", "2nd pass T", "T a query", "x BERT-Base"]
-    columns += ["paper: 1st", "2nd", "a query", "x"] if published else []
-    lines, notes = [], list(remarks)
-    for row in rows:
-        line = [row.system, *(tera(v / TERA) for v in (row.first_pass, row.second_pass, row.per_query))]
-        line.append(f"{row.ratio:.3f}x")
-        if published:
-            line += [tera(row.published.get(name)) for name in ("first_pass", "second_pass", "per_query")]
-            line.append(f"{row.published['ratio']:.3f}x" if "ratio" in row.published else "")
-        lines.append(line)
-        if row.note:
-            notes.append(f"{row.system}: {row.note}.")
-    return Table(columns, lines, title=title, notes=notes)
-
-
-def sizes(path: str) -> CoBertShape:
-    import modeling_cobert  # noqa: F401  registers the configuration
-
-    config = AutoConfig.from_pretrained(path)
-    if config.model_type != "cobert":
-        raise ValueError(f"{path}: a Co-BERT is needed, this is a {config.model_type!r}")
-    return CoBertShape.from_config(config)
-
-
-def prepared(folder: str, shape: CoBertShape) -> tuple[Workload, CoBertShape]:
-    """The counts and group sizes of a folder of groups; candidates are the mean over queries, rounded down."""
-    settings = read_settings(folder, "groups")
-    counts = settings["counts"]
-    queries, pairs = counts["selected_queries"], counts["selected_pairs"]
-    work = Workload(queries, pairs // queries, counts["selected_pair_passages"])
-    sizes = {name: settings[name] for name in ("num_prototypes", "group_size", "group_overlap")}
-    return work, replace(shape, **sizes)
-
-
 def main(args: FlopsArguments) -> dict:
     """Returns and prints the tables."""
-    shape = sizes(args.model) if args.model else PAPER_SHAPE
+    shape = model_sizes(args.model) if args.model else PAPER_SHAPE
     bi_encoder = AutoConfig.from_pretrained(args.bi_encoder) if args.bi_encoder else MINILM
     counting = "attention products counted" if args.attention else "attention products not counted, as in the paper"
     if args.paper:
@@ -117,7 +68,7 @@ def main(args: FlopsArguments) -> dict:
         rows, remarks = paper_costs(args.paper, attention=args.attention), paper_remarks(args.paper)
         title = f"The paper's cost table, {args.paper} ({counting})"
     elif args.prepared:
-        work, shape = prepared(args.prepared, shape)
+        work, shape = prepared_workload(args.prepared, shape)
         rows, remarks = convention_costs(work, shape, attention=args.attention), []
         title = f"{work.queries} queries, {work.documents} candidates each, the paper's way ({counting})"
     else:
