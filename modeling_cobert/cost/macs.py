@@ -164,8 +164,8 @@ class Workload:
         passages (`int`): query-passage pairs, over all queries: what a selector must score.
         chunks (`int`, *optional*, defaults to 1200): for BERT-QE, the chunks of a query's ten feedback documents. By
             default those of documents of 600 words, a chunk every 5.
-        qe_passages (`int`, *optional*): as `passages`, for BERT-QE's windows of 100 words. Without it, 3/2 of them,
-            since these windows start every 50 words and Co-BERT's every 75.
+        qe_passages (`int`, *optional*): as `passages`, for BERT-QE's passages of 100 words. Without it, 3/2 of them,
+            since these start every 50 words and Co-BERT's every 75.
     """
 
     queries: int
@@ -253,11 +253,11 @@ def convention_costs(work: Workload, shape: CoBertShape = PAPER_SHAPE, *, attent
     common = {"queries": work.queries, "base": base}
     rows = [cost_of("BERT-Base", base, 0, 0, **common)]
 
-    # Three phases: the query with every window, the query with every chunk, ten chunks with each best window.
-    windows = work.qe_passages if work.qe_passages is not None else math.ceil(1.5 * work.passages)
+    # Three phases: the query with every passage, the query with every chunk, ten chunks with each best passage.
+    passages = work.qe_passages if work.qe_passages is not None else math.ceil(1.5 * work.passages)
     per_passage = passage_macs(shape.encoder, QE_TOKENS, attention)
     sequences = work.queries * (work.chunks + QE_CHUNKS * work.documents)
-    rows.append(cost_of("BERT-QE-BBB", windows * per_passage, sequences * per_passage, sequences, **common))
+    rows.append(cost_of("BERT-QE-BBB", passages * per_passage, sequences * per_passage, sequences, **common))
 
     for name, parts in VARIANTS.items():
         sizes = shape.group_sizes(work.documents)

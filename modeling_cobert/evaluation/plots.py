@@ -1,86 +1,140 @@
 """Plots as inline SVG without any script: per-query gains, helped against hurt, a measure against its cut-off."""
 
-import math
-from collections.abc import Mapping, Sequence
+import functools
+import io
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from xml.etree import ElementTree
+
+from markupsafe import Markup
 
 from .significance import UNCHANGED
-from .tables import escape_html
+from .tables import visible
 
-# Colours are classes, so that the page's style sheet decides them for light and dark.
-SERIES = 8
 LABELLED_BARS = 30
 SEPARATE_BARS = 400
-
-
-def ticks(low: float, high: float, most: int = 7) -> list[float]:
-    """At most `most + 1` round numbers from `low` to `high`, steps of 1, 2 or 5 times a power of ten."""
-    if not high > low:
-        high = low + 1.0
-    least = (high - low) / most
-    power = 10.0 ** math.floor(math.log10(least))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))
-    return [round(i * step, 10) for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
-
-
-def number(value: float) -> str:
-    """A tick's label, without trailing zeros and with a real minus."""
-    return f"{value:.6g}".replace("-", "−")
+# The lines of a plot: first by colour, then by dashes.
+SERIES = tuple(f"s{number}" for number in range(8))
+DASHES = ("-", "--", ":")
+# Never seen: each stands for the variable of that name in the page's style sheet, which has light and dark ones.
+VARIABLES = {
+    f"#{number:06x}": name
+    for number, name in enumerate(("ink", "soft", "line", "panel", "gain", "loss", "same", *SERIES), start=1)
+}
+COLOURS = {name: colour for colour, name in VARIABLES.items()}
+# A page of 400 pixels shows the widest figure with 350, and text of 13 pixels with more than 9.
+WIDTH, TEXT = 480, 13
+STYLE = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": COLOURS["soft"],
+    "axes.facecolor": "none",
+    "axes.grid": True,
+    "axes.labelcolor": COLOURS["ink"],
+    **{f"axes.spines.{side}": False for side in ("left", "right", "top")},
+    "figure.facecolor": "none",
+    # for the measures of texts; the page has its own font
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": TEXT,
+    **{f"{part}.labelsize": TEXT for part in ("axes", "xtick", "ytick")},
+    "grid.color": COLOURS["line"],
+    "legend.fontsize": TEXT,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+    "text.color": COLOURS["ink"],
+    "text.parse_math": False,
+    **{f"{axis}tick.labelcolor": COLOURS["soft"] for axis in "xy"},
+    # marks at the axes would be references to elements by their ids, which must be unique in a page
+    **{f"{axis}tick.{size}.size": 0 for axis in "xy" for size in ("major", "minor")},
+}
+# The artists whose paths get tooltips.
+TIPS = "tips"
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 def shorten(text: str, length: int) -> str:
-    """Cuts a long name in its middle, where it is least missed."""
-    text = str(text)
-    if len(text) <= length:
-        return text
-    half = (length - 1) // 2
-    return text[:half] + "…" + text[len(text) - half :]
+    """
+    Cuts a long name in its middle, where it is least missed, and makes it [`visible`].
+
+    Example:
+
+    ```python
+    >>> shorten("abcdefghij", 7)
+    'abc…hij'
+    ```
+    """
+    text, half = visible(text), (length - 1) // 2
+    return text if len(text) <= length else text[:half] + "…" + text[len(text) - half :]
 
 
-class Canvas:
-    """A drawing area with margins: collects SVG elements and knows where data coordinates lie."""
+def _styled(plot: Callable[..., Markup]) -> Callable[..., Markup]:
+    """Draws in our style, whatever matplotlibrc says, and says what to install where matplotlib is not there."""
 
-    def __init__(self, width: int, height: int, x: tuple[float, float], y: tuple[float, float], bottom: int = 44):
-        self.width, self.height = width, height
-        self.left, self.right, self.top, self.bottom = 58, width - 14, 14, height - bottom
-        self.x_range, self.y_range = x, y
-        self.parts: list[str] = []
+    @functools.wraps(plot)
+    def styled(*args, **kwargs) -> Markup:
+        try:
+            from matplotlib import style
+        except ImportError as error:
+            raise ImportError("plots need matplotlib: pip install 'modeling-cobert[report]'") from error
+        with style.context(["default", STYLE]), warnings.catch_warnings():
+            # The browser chooses the font: what matplotlib's own lacks does not matter.
+            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+            return plot(*args, **kwargs)
 
-    def x(self, value: float) -> float:
-        low, high = self.x_range
-        return round(self.left + (value - low) / (high - low) * (self.right - self.left), 2)
-
-    def y(self, value: float) -> float:
-        low, high = self.y_range
-        return round(self.bottom - (value - low) / (high - low) * (self.bottom - self.top), 2)
-
-    def line(self, x1: float, y1: float, x2: float, y2: float, kind: str) -> None:
-        self.parts.append(f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" class="{kind}"/>')
-
-    def text(self, x: float, y: float, text: str, kind: str = "tick", anchor: str = "middle", turn: int = 0) -> None:
-        turned = f' transform="rotate({turn} {x} {y})"' if turn else ""
-        self.parts.append(
-            f'<text x="{x}" y="{y}" class="{kind}" text-anchor="{anchor}"{turned}>{escape_html(text)}</text>'
-        )
-
-    def y_axis(self, label: str) -> None:
-        for value in ticks(*self.y_range):
-            self.line(self.left, self.y(value), self.right, self.y(value), "grid")
-            self.text(self.left - 8, self.y(value) + 4, number(value), anchor="end")
-        self.text(14, (self.top + self.bottom) / 2, label, "label", turn=-90)
-
-    def x_label(self, label: str) -> None:
-        self.text((self.left + self.right) / 2, self.height - 8, label, "label")
-
-    def svg(self, description: str) -> str:
-        name = escape_html(description)
-        return (
-            f'<svg viewBox="0 0 {self.width} {self.height}" width="{self.width}" role="img" aria-label="{name}">'
-            + "".join(self.parts)
-            + "</svg>"
-        )
+    return styled
 
 
-def gain_bars(gains: Mapping[str, float], measure: str, names: Mapping[str, str] | None = None) -> str:
+def _axes(width: int, height: int):
+    """The axes of a new figure of so many pixels."""
+    from matplotlib.figure import Figure
+
+    # an SVG has 72 dots an inch
+    return Figure(figsize=(width / 72, height / 72), layout="constrained").add_subplot()
+
+
+def _to_svg(figure, description: str, tips: Sequence[str]) -> Markup:
+    """
+    The figure for a page with our style sheet, the same bytes each time.
+
+    Args:
+        figure (`matplotlib.figure.Figure`): what is drawn.
+        description (`str`): what is read aloud in its place.
+        tips (`Sequence[str]`): the tooltips, in the order in which the paths of the artists `TIPS` were drawn.
+    """
+    file = io.BytesIO()
+    figure.savefig(file, format="svg")
+    drawn = ElementTree.fromstring(file.getvalue())
+    width, height = drawn.get("viewBox").split()[2:]
+    root = ElementTree.Element("svg", {"aria-label": visible(description)}, role="img", width=width)
+    root.set("viewBox", f"0 0 {width} {height}")
+    # Beside the drawing there are definitions, for clipping, and metadata, with a date.
+    root.extend(drawn.findall(f"{SVG}g"))
+    paths = []
+    for element in root.iter():
+        if element.attrib.pop("id", None) == TIPS:
+            paths += element.iter(f"{SVG}path")
+        element.attrib.pop("clip-path", None)
+        element.tag = element.tag.removeprefix(SVG)
+        element.text, element.tail = (element.text or "").strip(), ""
+        for name in element.attrib.keys() & {"style", "d"}:
+            element.set(name, _for_page(element.get(name)))
+    for path, tip in zip(paths, tips, strict=True):
+        ElementTree.SubElement(path, "title").text = visible(tip)
+    return Markup(ElementTree.tostring(root, encoding="unicode"))
+
+
+def _for_page(value: str) -> str:
+    """Colours become the page's variables, and a hundredth of a pixel is enough."""
+    value = re.sub("#[0-9a-f]{6}", lambda found: f"var(--{VARIABLES[found[0]]})", value)
+    return re.sub(r"(\.\d\d)\d+", r"\1", value).replace("  ", " ").strip()
+
+
+def _colour(gain: float) -> str:
+    return COLOURS["gain" if gain > UNCHANGED else "loss" if gain < -UNCHANGED else "same"]
+
+
+@_styled
+def gain_bars(gains: Mapping[str, float], measure: str, names: Mapping[str, str] | None = None) -> Markup:
     """
     A bar for each query, most helped first.
 
@@ -89,52 +143,41 @@ def gain_bars(gains: Mapping[str, float], measure: str, names: Mapping[str, str]
         measure (`str`): its name.
         names (`Mapping[str, str]`, *optional*): query id to what a bar's tooltip says instead.
     """
+    from matplotlib.collections import PolyCollection
+
     names = names or {}
     ordered = sorted(gains.items(), key=lambda item: (-item[1], item[0]))
-    few = len(ordered) <= LABELLED_BARS
-    low, high = min(0.0, *gains.values()), max(0.0, *gains.values())
-    if high - low < UNCHANGED:
-        low, high = -1.0, 1.0
-    pad = (high - low) * 0.05
-    canvas = Canvas(590, 340, (0, len(ordered)), (low - pad, high + pad), bottom=86 if few else 44)
-    canvas.y_axis(f"change in {measure}")
-    slot = (canvas.right - canvas.left) / len(ordered)
-    gap = min(slot * 0.2, 3.0) if slot >= 4 else 0.0
+    query_ids, values = zip(*ordered, strict=True)
+    axes = _axes(WIDTH, 340)
+    axes.grid(visible=False, axis="x")
+    axes.spines["bottom"].set_visible(False)
+    tips = []
     if len(ordered) <= SEPARATE_BARS:
-        for i, (query_id, gain) in enumerate(ordered):
-            kind = "gain" if gain > UNCHANGED else "loss" if gain < -UNCHANGED else "same"
-            top, height = canvas.y(max(gain, 0)), abs(canvas.y(gain) - canvas.y(0))
-            canvas.parts.append(
-                f'<rect x="{canvas.x(i) + gap / 2:.2f}" y="{top}" width="{slot - gap:.2f}" '
-                f'height="{max(height, 0.6):.2f}" class="{kind}">'
-                f"<title>{escape_html(names.get(query_id, query_id))}: {gain:+.4f}</title></rect>"
-            )
-            if few:
-                x = round(canvas.x(i) + slot / 2 + 3, 2)
-                canvas.text(x, canvas.bottom + 12, shorten(query_id, 12), anchor="end", turn=-45)
-    else:
-        _gain_areas(canvas, [gain for _, gain in ordered])
-    canvas.line(canvas.left, canvas.y(0), canvas.right, canvas.y(0), "axis")
-    if not few:
-        for value in ticks(0, len(ordered)):
-            canvas.text(canvas.x(value), canvas.bottom + 16, number(value))
-    canvas.x_label("queries, most helped first")
-    return canvas.svg(f"Change in {measure} for each of {len(ordered)} queries")
+        tips = [f"{names.get(query_id, query_id)}: {gain:+.4f}" for query_id, gain in ordered]
+        colours = [_colour(gain) for gain in values]
+        bars = [[(i - 0.4, 0), (i - 0.4, gain), (i + 0.4, gain), (i + 0.4, 0)] for i, gain in enumerate(values)]
+        # The thin edge is what is seen of a bar without height.
+        look = {"facecolors": colours, "edgecolors": colours, "linewidths": 0.6, "antialiaseds": False}
+        axes.add_collection(PolyCollection(bars, gid=TIPS, **look))
+        axes.autoscale_view()
+    else:  # thinner than a pixel: one outline for the gains and one for the losses
+        axes.stairs([max(gain, 0.0) for gain in values], fill=True, color=COLOURS["gain"])
+        axes.stairs([min(gain, 0.0) for gain in values], fill=True, color=COLOURS["loss"])
+    if len(ordered) <= LABELLED_BARS:
+        labels = [shorten(query_id, 12) for query_id in query_ids]
+        axes.set_xticks(range(len(labels)), labels, rotation=60, ha="right", rotation_mode="anchor")
+    axes.axhline(0, color=COLOURS["soft"], linewidth=1.2)
+    axes.margins(x=0.01)
+    if not any(abs(gain) > UNCHANGED for gain in values):
+        axes.set_ylim(-1, 1)
+    axes.set(xlabel="queries, most helped first", ylabel=f"change in {visible(measure)}")
+    return _to_svg(axes.figure, f"Change in {measure} for each of {len(ordered)} queries", tips)
 
 
-def _gain_areas(canvas: Canvas, gains: Sequence[float]) -> None:
-    """So many bars that they would be thinner than a pixel: one outline for the gains and one for the losses."""
-    for kind, keep in (("gain", lambda gain: max(gain, 0.0)), ("loss", lambda gain: min(gain, 0.0))):
-        path = [f"M{canvas.x(0)} {canvas.y(0)}"]
-        path += [
-            f"L{canvas.x(i)} {canvas.y(keep(g))}L{canvas.x(i + 1)} {canvas.y(keep(g))}" for i, g in enumerate(gains)
-        ]
-        canvas.parts.append(f'<path d="{"".join(path)}L{canvas.x(len(gains))} {canvas.y(0)}Z" class="{kind}"/>')
-
-
+@_styled
 def helped_hurt_scatter(
     baseline: Mapping[str, float], run: Mapping[str, float], baseline_name: str, run_name: str, measure: str
-) -> str:
+) -> Markup:
     """
     A dot for each query, its value in the baseline across and in the run upwards: above the diagonal it was helped.
 
@@ -142,34 +185,41 @@ def helped_hurt_scatter(
         baseline, run (`Mapping[str, float]`): query id to value, the same queries.
         baseline_name, run_name, measure (`str`): for the labels.
     """
-    values = [*baseline.values(), *run.values()]
-    low, high = min(0.0, *values), max(values)
-    high = high if high > low else low + 1.0
-    pad = (high - low) * 0.03
-    canvas = Canvas(360, 340, (low - pad, high + pad), (low - pad, high + pad))
-    canvas.y_axis(f"{measure}, {shorten(run_name, 28)}")
-    for value in ticks(*canvas.x_range):
-        canvas.line(canvas.x(value), canvas.top, canvas.x(value), canvas.bottom, "grid")
-        canvas.text(canvas.x(value), canvas.bottom + 16, number(value))
-    canvas.x_label(f"{measure}, {shorten(baseline_name, 28)}")
-    canvas.line(canvas.x(low), canvas.y(low), canvas.x(high), canvas.y(high), "diagonal")
     # Queries at the same place are one dot, larger: with P@20 there are only 21 values.
     places: dict[tuple[float, float], list[str]] = {}
     for query_id, value in run.items():
         places.setdefault((round(baseline[query_id], 6), round(value, 6)), []).append(query_id)
     # the largest first, so that they hide none
-    for (x, y), query_ids in sorted(places.items(), key=lambda place: -len(place[1])):
-        kind = "gain" if y - x > UNCHANGED else "loss" if y - x < -UNCHANGED else "same"
-        radius = min(3.2 * math.sqrt(len(query_ids)), 14)
-        names = ", ".join(query_ids[:8]) + (f" and {len(query_ids) - 8} more" if len(query_ids) > 8 else "")
-        canvas.parts.append(
-            f'<circle cx="{canvas.x(x)}" cy="{canvas.y(y)}" r="{radius:.2f}" class="{kind} dot">'
-            f"<title>{escape_html(names)}: {x:.4f} → {y:.4f}</title></circle>"
-        )
-    return canvas.svg(f"{measure} of {run_name} against {baseline_name}, one dot for each query")
+    dots = sorted(places.items(), key=lambda place: -len(place[1]))
+    x, y = zip(*(place for place, _ in dots), strict=True)
+    low, high = min(0.0, *x, *y), max(*x, *y)
+    high = high if high > low else low + 1.0
+    axes = _axes(380, 340)
+    axes.plot([low, high], [low, high], color=COLOURS["soft"], linewidth=1, linestyle="--")
+    axes.scatter(
+        x,
+        y,
+        s=[min(41 * len(query_ids), 784) for _, query_ids in dots],  # squares of diameters of 6.4 to 28 pixels
+        c=[_colour(after - before) for (before, after), _ in dots],
+        edgecolors=COLOURS["panel"],
+        linewidth=0.7,
+        alpha=0.6,
+        zorder=2,
+        gid=TIPS,
+    )
+    axes.set_xlabel(f"{visible(measure)}, {shorten(baseline_name, 24)}")
+    axes.set_ylabel(f"{visible(measure)}, {shorten(run_name, 24)}")
+    tips = [f"{_listed(query_ids)}: {before:.4f} → {after:.4f}" for (before, after), query_ids in dots]
+    return _to_svg(axes.figure, f"{measure} of {run_name} against {baseline_name}, one dot for each query", tips)
 
 
-def cutoff_curves(curves: Mapping[str, Mapping[int, float]], measure: str) -> str:
+def _listed(query_ids: Sequence[str], most: int = 8) -> str:
+    more = f" and {len(query_ids) - most} more" if len(query_ids) > most else ""
+    return ", ".join(query_ids[:most]) + more
+
+
+@_styled
+def cutoff_curves(curves: Mapping[str, Mapping[int, float]], measure: str) -> Markup:
     """
     A line for each run: a measure at rising cut-offs, on a logarithmic axis.
 
@@ -178,27 +228,19 @@ def cutoff_curves(curves: Mapping[str, Mapping[int, float]], measure: str) -> st
         measure (`str`): its name without the cut-off.
     """
     cutoffs = sorted({cutoff for curve in curves.values() for cutoff in curve})
-    high = max((value for curve in curves.values() for value in curve.values()), default=1.0) or 1.0
-    ends = (math.log(cutoffs[0]), math.log(cutoffs[-1]) if len(cutoffs) > 1 else math.log(cutoffs[0]) + 1)
-    legend = 18 * len(curves)
-    canvas = Canvas(300, 270 + legend, ends, (0.0, high * 1.05), bottom=50 + legend)
-    canvas.y_axis(f"{measure}@k")
-    for cutoff in cutoffs:
-        x = canvas.x(math.log(cutoff))
-        canvas.line(x, canvas.top, x, canvas.bottom, "grid")
-        canvas.text(x, canvas.bottom + 16, str(cutoff))
-    canvas.text((canvas.left + canvas.right) / 2, canvas.bottom + 34, "cut-off k", "label")
-    canvas.line(canvas.left, canvas.y(0), canvas.right, canvas.y(0), "axis")
+    axes = _axes(300, 270 + 18 * len(curves))
+    lines, tips = [], []
     for i, (name, curve) in enumerate(curves.items()):
-        kind = f"series s{i % SERIES} d{i // SERIES % 3}"
-        points = [(canvas.x(math.log(k)), canvas.y(value), k, value) for k, value in sorted(curve.items())]
-        canvas.parts.append(f'<polyline points="{" ".join(f"{x},{y}" for x, y, _, _ in points)}" class="{kind}"/>')
-        for x, y, k, value in points:
-            label = escape_html(f"{name}: {measure}@{k} = {value:.4f}")
-            canvas.parts.append(
-                f'<circle cx="{x}" cy="{y}" r="3" class="point s{i % SERIES}"><title>{label}</title></circle>'
-            )
-        left, top = canvas.left, canvas.bottom + 56 + 18 * i  # the legend, below the axis
-        canvas.parts.append(f'<polyline points="{left},{top - 4} {left + 22},{top - 4}" class="{kind}"/>')
-        canvas.text(left + 28, top, shorten(name, 27), "key", anchor="start")
-    return canvas.svg(f"{measure} at cut-offs {cutoffs[0]} to {cutoffs[-1]}")
+        look = {"color": COLOURS[SERIES[i % len(SERIES)]], "linestyle": DASHES[i // len(SERIES) % len(DASHES)]}
+        k, values = zip(*sorted(curve.items()), strict=True)
+        lines += axes.plot(k, values, linewidth=2, **look)
+        # a size for each dot: else matplotlib would draw one and refer to it
+        axes.scatter(k, values, s=[36] * len(k), c=COLOURS["panel"], edgecolors=look["color"], zorder=3, gid=TIPS)
+        tips += [f"{name}: {measure}@{cutoff} = {value:.4f}" for cutoff, value in zip(k, values, strict=True)]
+    axes.set_xscale("log")
+    axes.set_xticks(cutoffs, [str(cutoff) for cutoff in cutoffs])
+    axes.minorticks_off()
+    axes.set_ylim(bottom=0, top=None if any(any(curve.values()) for curve in curves.values()) else 1)
+    axes.set(xlabel="cut-off k", ylabel=f"{visible(measure)}@k")
+    axes.figure.legend(lines, [shorten(name, 27) for name in curves], loc="outside lower left")
+    return _to_svg(axes.figure, f"{measure} at cut-offs {cutoffs[0]} to {cutoffs[-1]}", tips)

@@ -3,14 +3,16 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
-from string import Template
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from ..steps.files import atomic_open
 from .measures import Evaluation, Qrels, Run, mean_values, parse_measures
 from .plots import cutoff_curves, gain_bars, helped_hurt_scatter
 from .significance import Comparison, format_p
-from .tables import Table, changes_table, escape_html, results_table, to_html
+from .tables import Table, changes_table, results_table, visible
 
 CUTOFFS = (1, 3, 5, 10, 20, 50, 100, 1000)
 CURVES = ("nDCG", "P", "R")
@@ -21,7 +23,7 @@ LISTED_QUERIES = 500
 class Figure:
     """A plot (SVG that is already escaped, as the functions in `plots` return it) and the text below it."""
 
-    svg: str
+    svg: Markup
     caption: str = ""
 
 
@@ -75,22 +77,6 @@ class Section:
     short: str = ""
 
 
-def _render_block(block: Block) -> str:
-    if isinstance(block, str):
-        return f"<p>{escape_html(block)}</p>"
-    if isinstance(block, Heading):
-        return f"<h3>{escape_html(block.text)}</h3>"
-    if isinstance(block, Table):
-        return to_html(block)
-    if isinstance(block, Figure):
-        caption = f"<figcaption>{escape_html(block.caption)}</figcaption>" if block.caption else ""
-        return f"<figure>{block.svg}{caption}</figure>"
-    inner = "".join(_render_block(child) for child in block.blocks)
-    if isinstance(block, Columns):
-        return f'<div class="row">{inner}</div>'
-    return f"<details><summary>{escape_html(block.summary)}</summary>{inner}</details>"
-
-
 def render_report(title: str, sections: Sequence[Section], subtitle: str = "", footer: str = "") -> str:
     """
     Renders sections as one HTML page.
@@ -101,20 +87,18 @@ def render_report(title: str, sections: Sequence[Section], subtitle: str = "", f
         subtitle (`str`, *optional*): below the title.
         footer (`str`, *optional*): at the end.
     """
-    navigation, body = [], []
-    for position, section in enumerate(sections, start=1):
-        # numbers, not names, as anchors: two sections may have the same name, and names may hold anything
-        navigation.append(f'<a href="#section-{position}">{escape_html(section.short or section.title)}</a>')
-        blocks = "\n".join(_render_block(block) for block in section.blocks)
-        body.append(f'<section id="section-{position}">\n<h2>{escape_html(section.title)}</h2>\n{blocks}\n</section>')
-    template = Template(files(__package__).joinpath("report.html").read_text(encoding="utf-8"))
-    return template.substitute(
-        title=escape_html(title),
-        subtitle=escape_html(subtitle),
-        footer=escape_html(footer),
-        navigation="\n".join(navigation),
-        body="\n".join(body),
+    # Markup is our own: macros and figures. All else is made visible here, then escaped.
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        finalize=lambda value: value if isinstance(value, Markup) else visible(value),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
     )
+    environment.filters["kind"] = lambda block: type(block).__name__
+    template = environment.get_template("report.html")
+    return template.render(title=title, sections=sections, subtitle=subtitle, footer=footer)
 
 
 def write_report(

@@ -11,8 +11,8 @@ from .measures import Evaluation
 
 TESTS = ("t-test", "randomisation")
 CORRECTIONS = ("none", "holm")
-# 2^20 sign patterns take milliseconds; beyond that, the test samples them.
-EXACT_QUERIES = 20
+# How many signs the randomisation test holds in memory at once.
+BATCH = 250_000
 # Measures are ratios of small integers and sums of logarithms: a smaller difference is rounding, not an effect.
 UNCHANGED = 1e-9
 # As in the paper, a symbol for each baseline; further baselines get letters.
@@ -43,35 +43,43 @@ def randomisation_test(differences: Sequence[float], samples: int = 100_000, see
     The two-tailed p-value of a paired randomisation (sign-flip permutation) test, `None` for fewer than two queries.
 
     If run and baseline were interchangeable, each query's difference could as well have the other sign: p is the share
-    of sign patterns whose sum is at least as far from zero as the one seen. Up to 20 changed queries all patterns are
-    tried, beyond that `samples` random ones, and the pattern seen counts as one of them, so p is never 0.
+    of sign patterns whose sum is at least as far from zero as the one seen. Where there are no more than `samples`
+    patterns, all are tried; else as many random ones, and the pattern seen counts as one of them, so p is never 0.
 
     Args:
         differences (`Sequence[float]`): run minus baseline, one value a query.
-        samples (`int`, *optional*, defaults to 100000): how many patterns, where not all are tried.
+        samples (`int`, *optional*, defaults to 100000): how many patterns are tried at the most.
         seed (`int`, *optional*, defaults to 0): of the random patterns.
+
+    Example:
+
+    ```python
+    >>> randomisation_test([0.1, 0.1, 0.1])  # of eight patterns, two are as far from zero
+    0.25
+    ```
     """
     values = _clean(differences)
     if len(values) < 2:
         return None
     values = values[values != 0]  # a query without a change has no sign
-    seen = abs(values.sum())
-    # Sums of the same numbers in another order differ in the last bits.
-    threshold = seen - 1e-12 * np.abs(values).sum()
-    if len(values) <= EXACT_QUERIES:
-        sums = np.zeros(1)
-        for value in values:
-            sums = np.concatenate([sums + value, sums - value])
-        return float(np.mean(np.abs(sums) >= threshold))
-    generator = np.random.default_rng(seed)
-    extreme, left = 0, samples
-    while left:
-        # in pieces, so that many queries need little memory
-        rows = min(left, max(1, 2_000_000 // len(values)))
-        signs = generator.integers(0, 2, size=(rows, len(values)), dtype=np.int8) * 2 - 1
-        extreme += int(np.count_nonzero(np.abs(signs @ values) >= threshold))
-        left -= rows
-    return (extreme + 1) / (samples + 1)
+    if len(values) < 2:
+        return 1.0  # either sign is as far from zero
+    result = stats.permutation_test(
+        (values,),
+        _distance,
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=samples,
+        batch=max(1, BATCH // len(values)),
+        alternative="greater",
+        rng=np.random.default_rng(seed),
+    )
+    return float(result.pvalue)
+
+
+def _distance(values: np.ndarray, axis: int) -> np.ndarray:
+    """How far sums are from zero, rounded: those of the same numbers in another order differ in the last bits."""
+    return np.abs(values.sum(axis=axis)).round(12)
 
 
 def _clean(differences: Sequence[float]) -> np.ndarray:

@@ -1,6 +1,5 @@
-"""One table, four looks: terminal, Markdown, LaTeX and HTML, all escaped; and the tables of a comparison."""
+"""One table, three looks: terminal, Markdown and LaTeX, all escaped; and the tables of a comparison."""
 
-import html
 import re
 import textwrap
 import unicodedata
@@ -67,9 +66,22 @@ class Table:
 
 
 def visible(text: str) -> str:
-    """Writes control and direction characters, line separators and lone surrogates as `\\u001b`: seen, not obeyed."""
-    hidden = {"Cc", "Cf", "Cs", "Zl", "Zp"}
-    return "".join(f"\\u{ord(c):04x}" if unicodedata.category(c) in hidden else c for c in str(text))
+    """
+    Writes control and direction characters, line separators and lone surrogates as numbers: seen, not obeyed.
+
+    Example:
+
+    ```python
+    >>> visible("red\\x1b[0m")
+    'red\\\\u001b[0m'
+    ```
+    """
+    return "".join(f"\\u{ord(c):04x}" if _is_hidden(c) else c for c in str(text))
+
+
+def _is_hidden(character: str) -> bool:
+    # the two at the end are no characters, and XML may not have them
+    return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp") or character in "\ufffe\uffff"
 
 
 def _width(text: str) -> int:
@@ -178,37 +190,6 @@ def _latex_cell(cell: Cell) -> str:
     symbols = re.sub(r"\([a-z]+\)|.", lambda m: _LATEX_MARKS.get(m[0], f"\\mathrm{{{m[0]}}}"), cell.marks)
     # An empty box in front keeps a cell that begins with [ from being read as the option of the line's end.
     return ("{}" + text if text.startswith("[") else text) + (f"$^{{{symbols}}}$" if symbols else "")
-
-
-def escape_html(text: str) -> str:
-    """Escapes text for HTML, attribute values included."""
-    return html.escape(visible(text), quote=True)
-
-
-def to_html(table: Table) -> str:
-    """Renders an HTML table without style; the page that holds it styles `table.data`."""
-    kind = ["text" if i < table.text_columns else "number" for i in range(len(table.columns))]
-    rows = table.cells()
-    marked = " marked" if any(cell.marks for row in rows for cell in row) else ""
-    parts = [f'<div class="table-scroll"><table class="data{marked}">']
-    if table.title:
-        parts.append(f"<caption>{escape_html(table.title)}</caption>")
-    parts.append("<thead><tr>")
-    parts += [f'<th scope="col" class="{kind[i]}">{escape_html(c)}</th>' for i, c in enumerate(table.columns)]
-    parts.append("</tr></thead><tbody>")
-    for row in rows:
-        parts.append("<tr>")
-        for i, cell in enumerate(row):
-            text = escape_html(cell.text)
-            text = f"<strong>{text}</strong>" if cell.bold else text
-            better = f"<sup>{escape_html(cell.better)}</sup>" if cell.better else ""
-            worse = f'<sup class="worse">{WORSE}{escape_html(cell.worse)}</sup>' if cell.worse else ""
-            symbols = f'<span class="marks">{better}{worse}</span>' if cell.marks else ""
-            parts.append(f'<td class="{kind[i]}">{text}{symbols}</td>')
-        parts.append("</tr>")
-    parts.append("</tbody></table></div>")
-    parts += [f'<p class="note">{escape_html(note)}</p>' for note in table.notes]
-    return "".join(parts)
 
 
 RENDERERS = {"terminal": to_terminal, "markdown": to_markdown, "latex": to_latex}

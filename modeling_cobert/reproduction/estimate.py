@@ -10,6 +10,7 @@ from transformers import AutoConfig
 
 from ..collections.splits import plan_splits
 from ..collections.trec import read_run
+from ..cost.folders import selected_workload
 from ..cost.macs import (
     PAPER_SHAPE,
     QE_CHUNKS,
@@ -128,10 +129,10 @@ class Estimator:
     @cached_property
     def workload(self) -> Workload:
         """Queries, candidates of a query, and windows: counted if selection is done, else estimated."""
-        selected = self.work.shared / "selected"
-        if (selected / SETTINGS).exists() and (counts := read_settings(selected)["counts"]) is not None:
+        counted = selected_workload(self.work.shared / "selected")
+        if counted is not None:
             self.notes.append("windows: counted by selection")
-            return Workload(counts["queries"], counts["pairs"] // counts["queries"], counts["pair_passages"])
+            return counted
         queries, candidates = len(self.work.view.queries()), self._candidates()
         return Workload(queries, candidates, math.ceil(queries * candidates * self._windows_a_document))
 

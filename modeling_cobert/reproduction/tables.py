@@ -4,20 +4,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..cost.macs import TERA, CoBertShape, Cost, Workload, convention_costs, own_costs
+from ..cost.folders import selected_workload
+from ..cost.macs import CoBertShape, convention_costs, own_costs
 from ..cost.paper import paper_costs, paper_remarks
+from ..cost.tables import COST_COLUMNS, NOT_PUBLISHED, cost_table
 from ..evaluation.measures import Evaluation
 from ..evaluation.report import Section, comparison_sections, cutoff_means, write_report
 from ..evaluation.results import write_json
 from ..evaluation.significance import Comparison, compare_runs, marks, symbol
 from ..evaluation.tables import WORSE, Cell, Table, to_markdown
 from ..steps.files import atomic_open
-from ..steps.folders import SETTINGS, read_settings
 from .paper_figures import COLLECTIONS, MEASURES, PUBLISHED
 from .rows import STUDY
 from .work import Reproduction
 
-NOT_RUN, NOT_PUBLISHED = "not run", "–"
+NOT_RUN = "not run"
 # Daggers in this order, as in the paper.
 BASELINES = ("bert-base", "dph+kl")
 TEST = "paired two-tailed t-test, p < 0.05"
@@ -98,50 +99,24 @@ def study_table(work: Reproduction, evaluations: Mapping[str, Evaluation]) -> Ta
 
 
 def cost_tables(work: Reproduction, shape: CoBertShape) -> list[Table]:
-    """The cost table for this collection, once its windows are counted, and the paper's own with `--paper`."""
+    """The cost table for this collection, once its passages are counted, and the paper's own with `--paper`."""
     tables = []
-    selected = work.shared / "selected"
-    if (selected / SETTINGS).exists() and (counts := read_settings(selected)["counts"]) is not None:
-        load = Workload(counts["queries"], counts["pairs"] // counts["queries"], counts["pair_passages"])
-        what = f"{load.queries} queries, {load.documents} candidates each, {load.passages:,} windows"
-        assumed = f"BERT-QE: {load.chunks:,} chunks a query and half as many windows again are assumed"
+    load = selected_workload(work.shared / "selected")
+    if load is not None:
+        what = f"{load.queries} queries, {load.documents} candidates each, {load.passages:,} passages"
+        assumed = f"BERT-QE: {load.chunks:,} chunks a query and half as many passages again are assumed"
         costs = convention_costs(load, shape)
-        tables.append(_cost_table(f"Cost on {work.view.name}, the paper's way", costs, [what, assumed]))
+        tables.append(cost_table(f"Cost on {work.view.name}, the paper's way", costs, [what, assumed]))
         own = own_costs(load, replace(shape, pooler=True))
         what = f"every sequence counted with {shape.max_length} tokens, an upper bound: real ones are shorter"
-        tables.append(_cost_table(f"Cost on {work.view.name}, every pair encoded once", own, [what]))
+        tables.append(cost_table(f"Cost on {work.view.name}, every pair encoded once", own, [what]))
     else:
-        columns = ["System", "1st pass T", "2nd pass T", "T a query", "x BERT-Base"]
         row = ["all", *[NOT_RUN] * 4]
-        tables.append(Table(columns, [row], f"Cost on {work.view.name}", ["no passages were selected yet"]))
+        tables.append(Table([*COST_COLUMNS], [row], f"Cost on {work.view.name}", ["no passages were selected yet"]))
     if work.args.paper:
         name, rows = COLLECTIONS[work.args.paper], paper_costs(work.args.paper)
-        tables.append(_cost_table(f"The paper's cost table, {name}", rows, paper_remarks(work.args.paper)))
+        tables.append(cost_table(f"The paper's cost table, {name}", rows, paper_remarks(work.args.paper)))
     return tables
-
-
-def _cost_table(title: str, costs: Sequence[Cost], remarks: Sequence[str]) -> Table:
-    """In 10^12 multiply-accumulates; columns of published figures where there are any."""
-    published = any(cost.published for cost in costs)
-    columns = ["System", "1st pass T", "2nd pass T", "T a query", "x BERT-Base"]
-    columns += ["paper: 1st", "paper: 2nd", "paper: a query", "paper: x"] if published else []
-    rows, notes = [], [*remarks]
-    for cost in costs:
-        row = [cost.system, *(_tera(v / TERA) for v in (cost.first_pass, cost.second_pass, cost.per_query))]
-        row.append(f"{cost.ratio:.3f}x")
-        if published:
-            row += [_tera(cost.published.get(name)) for name in ("first_pass", "second_pass", "per_query")]
-            row.append(f"{cost.published['ratio']:.3f}x" if "ratio" in cost.published else NOT_PUBLISHED)
-        rows.append(row)
-        notes += [f"{cost.system}: {cost.note}"] if cost.note else []
-    return Table(columns, rows, title, notes)
-
-
-def _tera(value: float | None) -> str:
-    if value is None:
-        return NOT_PUBLISHED
-    # small models on small collections would be 0.000
-    return f"{value:,.3f}" if value >= 1 or value == 0 else f"{value:.3g}"
 
 
 def write_tables(work: Reproduction, shape: CoBertShape) -> list[Table]:

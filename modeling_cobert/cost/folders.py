@@ -1,0 +1,40 @@
+"""Counts and sizes from what is on disk: a folder of selected passages or of groups, a model."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from transformers import AutoConfig
+
+from ..steps.folders import SETTINGS, read_settings
+from .macs import CoBertShape, Workload
+
+
+def selected_workload(folder: str | os.PathLike) -> Workload | None:
+    """The counts of a folder of selected passages, `None` where selection is not finished."""
+    if not (Path(folder) / SETTINGS).exists():
+        return None
+    counts = read_settings(folder)["counts"]
+    return None if counts is None else _workload(counts)
+
+
+def prepared_workload(folder: str | os.PathLike, shape: CoBertShape) -> tuple[Workload, CoBertShape]:
+    """The counts of a folder of groups, and `shape` with its group sizes."""
+    settings = read_settings(folder, "groups")
+    sizes = {name: settings[name] for name in ("num_prototypes", "group_size", "group_overlap")}
+    return _workload(settings["counts"], "selected_"), replace(shape, **sizes)
+
+
+def _workload(counts: Mapping[str, int], prefix: str = "") -> Workload:
+    """Candidates are the mean over queries, rounded down."""
+    queries, pairs, passages = (counts[prefix + name] for name in ("queries", "pairs", "pair_passages"))
+    return Workload(queries, pairs // queries, passages)
+
+
+def model_sizes(path: str | os.PathLike) -> CoBertShape:
+    """The sizes of a Co-BERT, from its configuration alone."""
+    config = AutoConfig.from_pretrained(path)
+    if config.model_type != "cobert":
+        raise ValueError(f"{path}: a Co-BERT is needed, this is a {config.model_type!r}")
+    return CoBertShape.from_config(config)
