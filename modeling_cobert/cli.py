@@ -17,6 +17,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from itertools import pairwise
 from types import ModuleType
 from typing import NoReturn
 
@@ -139,15 +140,15 @@ def _names(module: ModuleType, kind: type | None = None) -> list[str]:
 
 def _without_debug(argv: Sequence[str], has_its_own: bool) -> list[str]:
     """Takes `--debug` out, but not with the values that TrainingArguments' option of that name has."""
-    pairs = zip(argv, [*argv[1:], "--"], strict=True)
-    return [a for a, following in pairs if a != "--debug" or has_its_own and not following.startswith("--")]
+    pairs = pairwise([*argv, "--"])
+    return [a for a, following in pairs if a != "--debug" or (has_its_own and not following.startswith("--"))]
 
 
 def _spell_out(argv: Sequence[str], flags: Iterable[str]) -> list[str]:
     """`--plain docs.txt` becomes `--plain True docs.txt`: the value of a flag may be left out, and a file is none."""
     spellings = {f"--{spelling}" for flag in flags for spelling in (flag, flag.replace("_", "-"))}
     spelt = []
-    for argument, following in zip(argv, [*argv[1:], ""], strict=True):
+    for argument, following in pairwise([*argv, ""]):
         spelt.append(argument)
         if argument in spellings and following.lower() not in _BOOLEANS:
             spelt.append("True")

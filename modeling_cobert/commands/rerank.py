@@ -55,8 +55,8 @@ class RerankOptions:
     format: str = field(
         default="text",
         metadata={
-            "help": "text: rank, score, id (or place, from 0) and how the text begins; jsonl: rank, index (the place), id,"
-            " score (a logit) and probability; trec: a run, for which every document needs an id of its own.",
+            "help": "text: rank, score, id (or place, from 0), how the text begins; jsonl: rank, index (the place), "
+            "id, score (a logit) and probability; trec: a run, for which every document needs an id of its own.",
             "choices": ["text", "jsonl", "trec"],
         },
     )

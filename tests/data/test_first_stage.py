@@ -311,7 +311,7 @@ def test_bm25_and_dph_against_pisa(shared_data, tmp_path):
         (FirstStage(RetrievalOptions("dph")), pisa.dph(num_results=100)),
     ):
         result = engine(topics)
-        factor = 2.2 if options.first_stage == "bm25" else 1.0  # PISA keeps BM25's constant k1 + 1
+        factor = 2.2 if stage.options.first_stage == "bm25" else 1.0  # PISA keeps BM25's constant k1 + 1
         for query_id, group in result.groupby("qid"):
             scores, _ = stage.score(index, dict.fromkeys((index.terms[term] for term in queries[query_id]), 1.0))
             ours = dict(zip(index.doc_ids, (factor * scores).tolist(), strict=True))
