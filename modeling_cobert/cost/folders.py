@@ -1,12 +1,12 @@
-"""Counts and sizes from what is on disk: a folder of selected passages or of groups, a model."""
+"""Counts and sizes from what is on disk: a folder of selected passages or of rows, a model."""
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from transformers import AutoConfig
 
+from ..data.rows import load_rows
 from ..steps.folders import SETTINGS, read_settings
 from .macs import CoBertShape, Workload
 
@@ -19,11 +19,9 @@ def selected_workload(folder: str | os.PathLike) -> Workload | None:
     return None if counts is None else _workload(counts)
 
 
-def prepared_workload(folder: str | os.PathLike, shape: CoBertShape) -> tuple[Workload, CoBertShape]:
-    """The counts of a folder of groups, and `shape` with its group sizes."""
-    settings = read_settings(folder, "groups")
-    sizes = {name: settings[name] for name in ("num_prototypes", "group_size", "group_overlap")}
-    return _workload(settings["counts"], "selected_"), replace(shape, **sizes)
+def prepared_workload(folder: str | os.PathLike) -> Workload:
+    """The counts of a folder of rows."""
+    return _workload(load_rows(folder).settings["counts"], "selected_")
 
 
 def _workload(counts: Mapping[str, int], prefix: str = "") -> Workload:

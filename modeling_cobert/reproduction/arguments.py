@@ -1,7 +1,8 @@
-"""What `data_scripts/reproduce_paper.py` can be told, with the paper's defaults, and what it refuses at the door."""
+"""What `cobert reproduce` can be told, with the paper's defaults, and what it refuses at the door."""
 
 from dataclasses import dataclass, field
 
+from ..data.selection import SelectionOptions
 from ..training.arguments import CoBertTrainingArguments
 from .paper_figures import COLLECTIONS
 
@@ -10,8 +11,8 @@ KEEP = ("models", "all")
 FROM_ENCODER = "encoder"
 
 
-@dataclass
-class ReproductionArguments:
+@dataclass(frozen=True)
+class ReproductionOptions:
     """What to do, and where it goes."""
 
     output: str = field(metadata={"help": "A new folder, or one that was begun: what is done is not done again."})
@@ -47,8 +48,8 @@ class ReproductionArguments:
             raise ValueError(f"--max_queries must be at least 1, got {self.max_queries}")
 
 
-@dataclass
-class SystemArguments:
+@dataclass(frozen=True)
+class SystemOptions:
     """The inputs and sizes of all systems."""
 
     encoder: str = field(
@@ -57,9 +58,6 @@ class SystemArguments:
     bert: str = field(
         default="google-bert/bert-base-uncased",
         metadata={"help": "Hub id or folder of a plain BERT, which the rows without MS MARCO start from."},
-    )
-    selector: str | None = field(
-        default=None, metadata={"help": "What picks passages and prototypes; by default the encoder's checkpoint."}
     )
     calibrator: str = field(
         default="google/bert_uncased_L-2_H-768_A-12",
@@ -85,22 +83,6 @@ class SystemArguments:
         default=None,
         metadata={"help": "Queries with search suggestions (.jsonl, .tsv, TREC), for FilteredGoogleQuestions."},
     )
-    folds: str = field(
-        default="auto",
-        metadata={
-            "help": "A JSON file of folds, round-robin or random. auto: the collection's own folds, else its own "
-            "train, validation and test, else random."
-        },
-    )
-    fold_seed: int = field(default=42, metadata={"help": "Of random folds."})
-    k: int = field(default=1000, metadata={"help": "How many documents of each query are re-ranked."})
-    passage_words: int = field(default=150, metadata={"help": "Words of a passage."})
-    passage_overlap: int = field(default=75, metadata={"help": "Words that neighbouring passages share."})
-    max_length: int = field(default=256, metadata={"help": "The most tokens of a query-passage pair."})
-    batch_tokens: int | None = field(
-        default=None,
-        metadata={"help": "Tokens of a batch without gradients; by default 16384, or 1024 on a CPU."},
-    )
     batch_size: int = field(default=64, metadata={"help": "m + n, the sequences of a group."})
     num_prototypes: int = field(default=4, metadata={"help": "m, the feedback documents of each query."})
     group_overlap: int = field(default=4, metadata={"help": "o, the candidates that neighbouring groups share."})
@@ -121,16 +103,23 @@ class SystemArguments:
         for part in ("calibrator", "scorer"):
             if getattr(self, f"{part}_layers") is not None and getattr(self, part) != FROM_ENCODER:
                 raise ValueError(f"--{part}_layers is for layers of the encoder: give --{part} {FROM_ENCODER} with it")
-        if self.k < 1:
-            raise ValueError(f"--k must be at least 1, got {self.k}")
-
-    @property
-    def chosen_selector(self) -> str:
-        return self.selector or self.encoder
 
     def part(self, name: str) -> str | None:
         """The checkpoint of the calibrator or scorer, `None` for layers of the encoder."""
         return None if getattr(self, name) == FROM_ENCODER else getattr(self, name)
+
+
+@dataclass(frozen=True)
+class PassageOptions(SelectionOptions):
+    """How documents are cut and their best passages selected, for all systems but BERT-QE."""
+
+    selector: str | None = field(
+        default=None, metadata={"help": "What picks passages and prototypes; by default the encoder's checkpoint."}
+    )
+
+    def __post_init__(self):
+        if self.k < 1:
+            raise ValueError(f"--k must be at least 1, got {self.k}")
 
 
 def check_training(args: CoBertTrainingArguments) -> None:

@@ -8,6 +8,7 @@ from itertools import islice
 
 from transformers import AutoConfig
 
+from ..baselines.maxp import MaxPOptions
 from ..collections.splits import plan_splits
 from ..collections.trec import read_run
 from ..cost.folders import selected_workload
@@ -22,20 +23,19 @@ from ..cost.macs import (
     passage_macs,
 )
 from ..cost.paper import DOCUMENTS, PAPER
-from ..data.candidates import as_dict
+from ..data.selection import SelectionOptions
 from ..evaluation.tables import Table
 from ..passages_cobert import cut_documents
 from ..selection_cobert import BUILT_IN
 from ..steps.folders import SETTINGS, read_settings
 from ..training.arguments import VARIANTS
-from .arguments import SystemArguments
+from .arguments import SystemOptions
 from .rows import COST, Row
 from .work import Reproduction
 
 # A step of training: forward, and a backward pass of twice as much.
 TRAINING = 3
 SAMPLE = 500
-POSITIVE_WINDOWS = 30
 SELECTION = "(selection, shared)"
 
 
@@ -65,12 +65,12 @@ class Estimate:
         )
 
 
-def model_shape(systems: SystemArguments, rows: Iterable[Row] = ()) -> CoBertShape:
+def model_shape(systems: SystemOptions, selection: SelectionOptions, rows: Iterable[Row] = ()) -> CoBertShape:
     """
     The sizes of the checkpoints, which are opened for that (their configs only), and checked against each other.
 
     Args:
-        systems ([`SystemArguments`]): the checkpoints.
+        systems ([`SystemOptions`]), selection ([`SelectionOptions`]): the checkpoints.
         rows (`Iterable[Row]`, *optional*): what is to be done; a checkpoint that only other rows need is left alone.
 
     Raises:
@@ -80,8 +80,8 @@ def model_shape(systems: SystemArguments, rows: Iterable[Row] = ()) -> CoBertSha
     rows = list(rows)
     if any(row.start == "bert" for row in rows):
         _config(systems.bert, "bert")
-    if any(row.kind == "groups" for row in rows) and systems.chosen_selector not in BUILT_IN:
-        AutoConfig.from_pretrained(systems.chosen_selector, trust_remote_code=False)
+    if any(row.kind == "groups" for row in rows) and selection.selector not in BUILT_IN:
+        AutoConfig.from_pretrained(selection.selector, trust_remote_code=False)
     if encoder.model_type == "cobert":
         encoder = encoder.encoder_config
     parts = {}
@@ -103,7 +103,7 @@ def model_shape(systems: SystemArguments, rows: Iterable[Row] = ()) -> CoBertSha
                 f"{encoder.hidden_size}: give one of that size, or --{part} encoder"
             )
     sizes = (systems.num_prototypes, systems.batch_size - systems.num_prototypes, systems.group_overlap)
-    return CoBertShape(encoder, parts["calibrator"], parts["scorer"], *sizes, systems.max_length)
+    return CoBertShape(encoder, parts["calibrator"], parts["scorer"], *sizes, selection.max_length)
 
 
 def _config(path: str, option: str):
@@ -121,43 +121,43 @@ class Estimator:
     def __init__(self, work: Reproduction):
         self.work, self.notes = work, []
         try:
-            self.shape = model_shape(work.systems)
+            self.shape = model_shape(work.systems, work.selection)
         except OSError as error:
-            self.shape = replace(PAPER_SHAPE, max_length=work.systems.max_length)
+            self.shape = replace(PAPER_SHAPE, max_length=work.selection.max_length)
             self.notes.append(f"sizes of the models: the paper's, since a config could not be opened ({error})")
 
     @cached_property
     def workload(self) -> Workload:
-        """Queries, candidates of a query, and windows: counted if selection is done, else estimated."""
+        """Queries, candidates of a query, and passages: counted if selection is done, else estimated."""
         counted = selected_workload(self.work.shared / "selected")
         if counted is not None:
-            self.notes.append("windows: counted by selection")
+            self.notes.append("passages: counted by selection")
             return counted
         queries, candidates = len(self.work.view.queries()), self._candidates()
-        return Workload(queries, candidates, math.ceil(queries * candidates * self._windows_a_document))
+        return Workload(queries, candidates, math.ceil(queries * candidates * self._passages_a_document))
 
     def _candidates(self) -> int:
-        systems = self.work.systems
+        systems, selection = self.work.systems, self.work.selection
         if systems.run is not None:
-            lengths = [min(systems.k, len(scores)) for scores in read_run(systems.run).values()]
+            lengths = [min(selection.k, len(scores)) for scores in read_run(systems.run).values()]
             return max(1, round(sum(lengths) / len(lengths)))
-        if self.work.args.paper is None and len(self._sample) < SAMPLE:
-            return min(systems.k, len(self._sample))  # the whole collection was seen
-        return systems.k
+        if self.work.options.paper is None and len(self._sample) < SAMPLE:
+            return min(selection.k, len(self._sample))  # the whole collection was seen
+        return selection.k
 
     @cached_property
     def _sample(self) -> list:
         return list(islice(self.work.view.documents(), SAMPLE))
 
     @cached_property
-    def _windows_a_document(self) -> float:
-        systems, paper = self.work.systems, self.work.args.paper
+    def _passages_a_document(self) -> float:
+        paper = self.work.options.paper
         if paper is not None:
-            self.notes.append(f"windows: as many a document as in the paper's {paper}")
+            self.notes.append(f"passages: as many a document as in the paper's {paper}")
             return PAPER[paper].passages / (PAPER[paper].queries * DOCUMENTS)
-        documents = [as_dict(document) for document in self._sample]
-        cut = cut_documents(documents, systems.passage_words, systems.passage_overlap)
-        self.notes.append(f"windows: as many a document as in the collection's first {len(documents)} documents")
+        documents = [document.to_dict() for document in self._sample]
+        cut = cut_documents(documents, *self.work.selection.cut)
+        self.notes.append(f"passages: as many a document as in the collection's first {len(documents)} documents")
         return sum(len(document.spans) for document in cut) / len(documents)
 
     @cached_property
@@ -175,11 +175,11 @@ class Estimator:
             return Estimate()
         row = self.work.rows[name]
         if row.kind == "groups":
-            sizes = _windows(self.workload.documents, row)
+            sizes = _group_sizes(self.workload.documents, row)
             return self._training(row, sizes, sizes)
-        if row.kind == "windows":
-            windows = self.workload.passages / self.workload.queries
-            return self._training(row, self._chunks(row, self._training_windows()), self._chunks(row, windows))
+        if row.kind == "maxp":
+            passages = self.workload.passages / self.workload.queries
+            return self._training(row, self._chunks(row, self._training_passages()), self._chunks(row, passages))
         if row.kind == "bert-qe":
             work = self.workload
             queries = sum(validation + test for _, validation, test in self._splits)
@@ -190,31 +190,31 @@ class Estimator:
 
     @property
     def selection(self) -> Estimate:
-        """Every window through the selector; a selector without a network costs nothing here."""
-        if self.work.systems.chosen_selector in BUILT_IN:
+        """Every passage through the selector; a selector without a network costs nothing here."""
+        if self.work.selection.selector in BUILT_IN:
             return Estimate()
         passages = self.workload.passages
         return Estimate(encoded=passages, macs=passages * passage_macs(self.shape.encoder, self.shape.max_length))
 
-    def _training_windows(self) -> float:
-        """A relevant document trains with up to 30 windows, any other with one; as if all relevant ones were found."""
+    def _training_passages(self) -> float:
+        """A relevant document trains with many passages, any other with one; as if all relevant ones were found."""
         qrels, work = self.work.view.qrels(), self.workload
         relevant = sum(grade > 0 for grades in qrels.values() for grade in grades.values()) / work.queries
-        windows = work.passages / (work.queries * work.documents)
-        return work.documents + min(relevant, work.documents) * (min(windows, POSITIVE_WINDOWS) - 1)
+        passages = work.passages / (work.queries * work.documents)
+        return work.documents + min(relevant, work.documents) * (min(passages, MaxPOptions.positive_passages) - 1)
 
     @staticmethod
-    def _chunks(row: Row, windows: float) -> list[float]:
-        return [row.grouping.size] * (math.ceil(windows / row.grouping.size) - 1) + [
-            windows - row.grouping.size * (math.ceil(windows / row.grouping.size) - 1)
+    def _chunks(row: Row, passages: float) -> list[float]:
+        return [row.groups.group_size] * (math.ceil(passages / row.groups.group_size) - 1) + [
+            passages - row.groups.group_size * (math.ceil(passages / row.groups.group_size) - 1)
         ]
 
     def _training(self, row: Row, train: list[float], test: list[float]) -> Estimate:
         """One training a fold; `train` and `test` are the sizes of a query's groups."""
-        args, m = self.work.training_args, row.grouping.prototypes
+        args, m = self.work.training_args, row.groups.num_prototypes
         variant = {"use_calibrator": True, "use_scorer": True} | VARIANTS[row.variant]
         variant.pop("use_residual", None)
-        shape = replace(self.shape, num_prototypes=m, group_size=row.grouping.size)
+        shape = replace(self.shape, num_prototypes=m, group_size=row.groups.group_size)
         macs = [sum(group_macs(shape, size, **variant) for size in sizes) for sizes in (train, test)]
         sequences = [sum(sizes) + m * len(sizes) for sizes in (train, test)]
         total = Estimate()
@@ -230,7 +230,7 @@ class Estimator:
 
     def table(self) -> Table:
         """What would be done now, what is done already, and the sum of the former."""
-        speed = self.work.args.speed
+        speed = self.work.options.speed
         columns = ["Row", "State", "Models to train", "Sequences trained", "encoded", "T MACs"]
         columns += ["Hours"] if speed else []
         entries = []
@@ -250,7 +250,7 @@ class Estimator:
             f"{len(trainings)} rows are trained, each in {len(self._splits)} folds: "
             f"{len(trainings) * len(self._splits)} models in all",
             f"{self.workload.queries} queries, {self.workload.documents} candidates each, {self.workload.passages:,} "
-            "windows",
+            "passages",
             "multiply-accumulates by the paper's convention; a training step counts as three forward passes, a row "
             "that was begun as a whole",
             *self.notes,
@@ -260,9 +260,8 @@ class Estimator:
         return Table(columns, rows, f"What would be done on {self.work.view.name}", notes, text_columns=2)
 
 
-def _windows(documents: int, row: Row) -> list[float]:
-    sizes = CoBertShape(group_size=row.grouping.size, group_overlap=row.grouping.overlap).group_sizes(documents)
-    return [float(size) for size in sizes]
+def _group_sizes(documents: int, row: Row) -> list[float]:
+    return [float(end - start) for start, end in row.groups.spans(documents)]
 
 
 def _line(name: str, state: str, estimate: Estimate, speed: float | None) -> list[str]:

@@ -3,29 +3,15 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from ..data.groups import GroupOptions
+
 COST = "cost"
 STUDY = {"batch": "batch size", "m": "m, prototypes of a query", "o": "o, candidates that two groups share"}
 
 
-@dataclass(frozen=True)
-class Grouping:
-    """
-    How candidates are grouped.
-
-    Args:
-        size (`int`): n, the candidates of a group.
-        prototypes (`int`): m; 0 for groups without feedback.
-        overlap (`int`): o, the candidates that neighbouring groups share.
-    """
-
-    size: int
-    prototypes: int
-    overlap: int
-
-    @property
-    def name(self) -> str:
-        """Of the folder of groups."""
-        return f"n{self.size}-m{self.prototypes}-o{self.overlap}"
+def grouping(size: int, prototypes: int, overlap: int) -> GroupOptions:
+    """Groups of n candidates, m prototypes (0 for none) and o shared candidates."""
+    return GroupOptions(prototypes, size, overlap, "selector" if prototypes else "none")
 
 
 @dataclass(frozen=True)
@@ -36,11 +22,11 @@ class Row:
     Args:
         name (`str`): in `--only`, and the row's folder.
         label (`str`): in tables.
-        kind (`str`): `"first-stage"`, `"windows"` (training on many windows of a document), `"groups"` (training on
-            best windows), or `"bert-qe"`.
+        kind (`str`): `"first-stage"`, `"maxp"` (training on many passages of a document), `"groups"` (training on
+            best passages), or `"bert-qe"`.
         model (`str`, *optional*): the first-stage model.
         variant, feed_order (`str`, *optional*): as for `train_cobert.py`.
-        grouping ([`Grouping`], *optional*): of the groups that it trains on.
+        groups ([`GroupOptions`], *optional*): what it trains on.
         start (`str`, *optional*): the option with the checkpoint that its encoder starts from.
         expanded (`bool`, *optional*, defaults to `False`): whether it reads the expanded queries.
         needs (`tuple[str, ...]`, *optional*): rows that must be done before.
@@ -53,7 +39,7 @@ class Row:
     model: str | None = None
     variant: str | None = None
     feed_order: str = "shuffled"
-    grouping: Grouping | None = None
+    groups: GroupOptions | None = None
     start: str = "encoder"
     expanded: bool = False
     needs: tuple[str, ...] = ()
@@ -61,34 +47,34 @@ class Row:
 
     @property
     def trained(self) -> bool:
-        return self.kind in ("windows", "groups")
+        return self.kind in ("maxp", "groups")
 
 
 def effectiveness_rows(batch: int, prototypes: int, overlap: int) -> list[Row]:
     """The rows of the main table, in the paper's order; a batch is m prototypes and n candidates."""
-    paper = Grouping(batch - prototypes, prototypes, overlap)
+    paper = grouping(batch - prototypes, prototypes, overlap)
     # Without prototypes a batch is all candidates. The paper's cost table has 1,024 sequences a query for its
     # scorer-only row, which is 16 groups of 64 that share nothing.
-    alone = Grouping(batch, 0, 0)
+    alone = grouping(batch, 0, 0)
     return [
         Row("bm25+rm3", "BM25+RM3", "first-stage", model="bm25+rm3"),
         Row("dph+kl", "DPH+KL", "first-stage", model="dph+kl"),
         Row(
             "filtered-google-questions",
             "FilteredGoogleQuestions",
-            "windows",
+            "maxp",
             variant="neither",
-            grouping=alone,
+            groups=alone,
             start="bert",
             expanded=True,
         ),
-        Row("bert-base-maxp", "BERT-Base MaxP", "windows", variant="neither", grouping=alone, start="bert"),
-        Row("bert-base", "BERT-Base (MS Marco)", "groups", variant="neither", grouping=alone),
+        Row("bert-base-maxp", "BERT-Base MaxP", "maxp", variant="neither", groups=alone, start="bert"),
+        Row("bert-base", "BERT-Base (MS Marco)", "groups", variant="neither", groups=alone),
         Row("bert-qe", "BERT-QE-BBB", "bert-qe", needs=("bert-base",)),
-        Row("calibrator", "Co-BERT, calibrator only", "groups", variant="calibrator", grouping=paper),
-        Row("scorer", "Co-BERT, scorer only", "groups", variant="scorer", grouping=alone),
-        Row("cobert", "Co-BERT", "groups", variant="full", grouping=paper),
-        Row("no-residual", "Co-BERT without residual", "groups", variant="no_residual", grouping=paper),
+        Row("calibrator", "Co-BERT, calibrator only", "groups", variant="calibrator", groups=paper),
+        Row("scorer", "Co-BERT, scorer only", "groups", variant="scorer", groups=alone),
+        Row("cobert", "Co-BERT", "groups", variant="full", groups=paper),
+        Row("no-residual", "Co-BERT without residual", "groups", variant="no_residual", groups=paper),
         Row("initial-order", "Co-BERT, fed in initial order", "groups", None, "full", "initial", paper),
         Row("reversed-order", "Co-BERT, fed in reversed order", "groups", None, "full", "reversed", paper),
     ]
@@ -96,16 +82,16 @@ def effectiveness_rows(batch: int, prototypes: int, overlap: int) -> list[Row]:
 
 def study_groupings(
     batch: int, prototypes: int, overlap: int, batches: Iterable[int], ms: Iterable[int], overlaps: Iterable[int]
-) -> dict[str, dict[int, Grouping]]:
+) -> dict[str, dict[int, GroupOptions]]:
     """Hyper-parameter to value to groups: one value is varied, the others (the batch size for m too) stay."""
     return {
-        "batch": {value: Grouping(value - prototypes, prototypes, overlap) for value in batches},
-        "m": {value: Grouping(batch - value, value, overlap) for value in ms},
-        "o": {value: Grouping(batch - prototypes, prototypes, value) for value in overlaps},
+        "batch": {value: grouping(value - prototypes, prototypes, overlap) for value in batches},
+        "m": {value: grouping(batch - value, value, overlap) for value in ms},
+        "o": {value: grouping(batch - prototypes, prototypes, value) for value in overlaps},
     }
 
 
-def study_rows(studied: Mapping[str, Mapping[int, Grouping]], paper: Grouping) -> list[Row]:
+def study_rows(studied: Mapping[str, Mapping[int, GroupOptions]], paper: GroupOptions) -> list[Row]:
     """The trainings of the hyper-parameter study; the one with the paper's own values is the row `cobert`."""
     return [
         Row(
@@ -113,12 +99,12 @@ def study_rows(studied: Mapping[str, Mapping[int, Grouping]], paper: Grouping) -
             f"Co-BERT, {name} = {value}",
             "groups",
             variant="full",
-            grouping=grouping,
+            groups=groups,
             study=(name, value),
         )
         for name, values in studied.items()
-        for value, grouping in values.items()
-        if grouping != paper
+        for value, groups in values.items()
+        if groups != paper
     ]
 
 

@@ -41,7 +41,7 @@ def effectiveness_table(
     comparisons: Sequence[Comparison],
 ) -> Table:
     """The main table with the ablations."""
-    paper = work.args.paper
+    paper = work.options.paper
     columns = ["System", *MEASURES]
     columns += [f"paper: {name}" for name in MEASURES] if paper else []
     best = {m: max((evaluations[r.name].means[m] for r in _there(work, evaluations)), default=0) for m in MEASURES}
@@ -73,13 +73,13 @@ def _there(work: Reproduction, evaluations: Mapping[str, Evaluation]) -> list:
 
 
 def _notes(work: Reproduction, evaluations: Mapping[str, Evaluation]) -> list[str]:
-    notes = [f"{len(work.qrels)} judged test queries; the best {work.systems.k} documents of each are re-ranked"]
+    notes = [f"{len(work.qrels)} judged test queries; the best {work.selection.k} documents of each are re-ranked"]
     for name, evaluation in evaluations.items():
         if evaluation.missing:
             notes.append(f"{work.rows[name].label}: {len(evaluation.missing)} queries without results count as zero")
     if work.systems.expanded_queries is None:
         notes.append("FilteredGoogleQuestions needs --expanded_queries")
-    if work.args.max_queries is not None:
+    if work.options.max_queries is not None:
         notes.append(f"a trial with {len(work.view.queries())} queries (--max_queries), not the paper's experiment")
     return notes
 
@@ -89,9 +89,9 @@ def study_table(work: Reproduction, evaluations: Mapping[str, Evaluation]) -> Ta
     rows = []
     for name, values in work.studied.items():
         for value, grouping in values.items():
-            central = grouping == work.paper_grouping
+            central = grouping == work.paper_groups
             found = evaluations.get("cobert" if central else f"{name}-{value}")
-            sizes = [str(grouping.size), str(grouping.prototypes), str(grouping.overlap)]
+            sizes = [str(grouping.group_size), str(grouping.num_prototypes), str(grouping.group_overlap)]
             cells = [NOT_RUN if found is None else f"{found.means[measure]:.4f}" for measure in MEASURES]
             rows.append([STUDY[name], f"{value}{' *' if central else ''}", *sizes, *cells])
     notes = ["* the setting of the main table", "batch size is m + n; where m varies, n is the rest of the batch"]
@@ -113,9 +113,9 @@ def cost_tables(work: Reproduction, shape: CoBertShape) -> list[Table]:
     else:
         row = ["all", *[NOT_RUN] * 4]
         tables.append(Table([*COST_COLUMNS], [row], f"Cost on {work.view.name}", ["no passages were selected yet"]))
-    if work.args.paper:
-        name, rows = COLLECTIONS[work.args.paper], paper_costs(work.args.paper)
-        tables.append(cost_table(f"The paper's cost table, {name}", rows, paper_remarks(work.args.paper)))
+    if work.options.paper:
+        name, rows = COLLECTIONS[work.options.paper], paper_costs(work.options.paper)
+        tables.append(cost_table(f"The paper's cost table, {name}", rows, paper_remarks(work.options.paper)))
     return tables
 
 
@@ -144,11 +144,11 @@ def write_tables(work: Reproduction, shape: CoBertShape) -> list[Table]:
 
 
 def _machine(work: Reproduction, evaluations: Mapping[str, Evaluation], comparisons: Sequence[Comparison]) -> dict:
-    published = PUBLISHED.get(work.args.paper or "", {})
+    published = PUBLISHED.get(work.options.paper or "", {})
     return {
         "collection": work.view.name,
         "queries": len(work.qrels),
-        "k": work.systems.k,
+        "k": work.selection.k,
         "rows": {
             name: {
                 "label": row.label,

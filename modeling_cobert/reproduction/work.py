@@ -5,7 +5,7 @@ import json
 import logging
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -16,85 +16,74 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from ..baselines.bert_qe import BertQeOptions
 from ..baselines.cross_encoder import export_cross_encoder
 from ..baselines.interpolation import run_bert_qe
-from ..baselines.maxp import WindowOptions, build_maxp, pointwise_groups
+from ..baselines.maxp import MaxPOptions, build_maxp
+from ..collections.options import CollectionOptions, SplitOptions
 from ..collections.trec import read_run, write_run
 from ..collections.view import CollectionView, expanded_view, open_view, queries_under_test
-from ..data.arguments import CollectionArguments
-from ..data.groups import GroupOptions, build_groups, load_groups
-from ..data.preparation import retrieve
-from ..data.selection import SelectionOptions, select_passages
+from ..data.rows import build_rows, load_rows
+from ..data.selection import select_passages
 from ..evaluation.measures import Evaluation, evaluate_run
 from ..passages_cobert import PairTokenizer
-from ..steps.folders import SETTINGS, claim_folder, file_sha256, json_sha256, read_settings, write_settings
-from ..training.arguments import VARIANTS, CoBertTrainingArguments, DataArguments, ModelArguments
-from ..training.cross_validation import DECISIVE, summarize, train
+from ..retrieval.options import RetrievalOptions
+from ..retrieval.retrieve import RUN, retrieve_to_folder
+from ..steps.folders import SETTINGS, claim_folder, read_settings, write_settings
+from ..steps.hashing import file_sha256, json_sha256
+from ..training.arguments import VARIANTS, CoBertTrainingArguments, DataOptions, ModelOptions
 from ..training.initial import source_name
-from .arguments import ReproductionArguments, SystemArguments, check_training
-from .rows import Grouping, Row, chosen_rows, effectiveness_rows, study_groupings, study_rows
+from ..training.train import DECISIVE, summarize, train
+from .arguments import PassageOptions, ReproductionOptions, SystemOptions, check_training
+from .rows import Row, chosen_rows, effectiveness_rows, grouping, study_groupings, study_rows
 
 logger = logging.getLogger(__name__)
 
 STEP = "reproduction-row"
-RUN = "run.trec"
 
 
 class Reproduction:
     """
     All rows of the paper's tables over one collection, in one folder.
 
-    `output/shared` holds what rows have in common (first stages, selected passages, groups), `output/rows/<row>` what
-    a row trained, its `run.trec` and its manifest `settings.json`.
+    `output/shared` holds what rows have in common (first stages, selected passages, rows of queries), and
+    `output/rows/<row>` what a row trained, its `run.trec` and its manifest `settings.json`.
 
     Args:
-        args ([`ReproductionArguments`]): what to do.
-        systems ([`SystemArguments`]): inputs and sizes.
-        collection_args ([`CollectionArguments`]): the collection.
+        options ([`ReproductionOptions`]): what to do.
+        systems ([`SystemOptions`]): inputs and sizes.
+        collection ([`CollectionOptions`]), splits ([`SplitOptions`]): the collection and its folds.
+        passages ([`PassageOptions`]): how passages are selected.
         training_args ([`CoBertTrainingArguments`]): of every training.
-
-    Example:
-
-    ```python
-    >>> work = Reproduction(args, systems, CollectionArguments("demo"), training_args)
-    >>> for name in work.todo:
-    ...     work.do(name)
-    >>> work.evaluations()["cobert"].means
-    ```
     """
 
     def __init__(
         self,
-        args: ReproductionArguments,
-        systems: SystemArguments,
-        collection_args: CollectionArguments,
+        options: ReproductionOptions,
+        systems: SystemOptions,
+        collection: CollectionOptions,
+        splits: SplitOptions,
+        passages: PassageOptions,
         training_args: CoBertTrainingArguments,
     ):
         check_training(training_args)
-        self.args, self.systems, self.training_args = args, systems, training_args
-        self.skip_missing = collection_args.skip_missing
-        self.output = Path(args.output)
+        self.options, self.systems, self.training_args = options, systems, training_args
+        self.selection = replace(passages, selector=passages.selector or systems.encoder)
+        self.output = Path(options.output)
         sizes = (systems.batch_size, systems.num_prototypes, systems.group_overlap)
-        self.paper_grouping = Grouping(sizes[0] - sizes[1], sizes[1], sizes[2])
         values = (systems.study_batches, systems.study_prototypes, systems.study_overlaps)
-        self.studied = study_groupings(*sizes, *values)
-        self.effectiveness = effectiveness_rows(*sizes)
+        try:
+            self.paper_groups = grouping(sizes[0] - sizes[1], sizes[1], sizes[2])
+            self.studied = study_groupings(*sizes, *values)
+            self.effectiveness = effectiveness_rows(*sizes)
+        except ValueError as error:
+            names = "--batch_size, --num_prototypes, --group_overlap and the --study_ options"
+            raise ValueError(f"{error}; correct {names}") from None
         unable = {row.name for row in self.effectiveness if row.expanded and systems.expanded_queries is None}
-        if unable & set(args.only or ()):
+        if unable & set(options.only or ()):
             raise ValueError(f"--only {unable.pop()}: this row needs --expanded_queries")
         rows = [row for row in self.effectiveness if row.name not in unable]
-        rows += study_rows(self.studied, self.paper_grouping)
+        rows += study_rows(self.studied, self.paper_groups)
         self.rows: dict[str, Row] = {row.name: row for row in rows}
-        for row in rows:
-            try:
-                if row.grouping is not None:
-                    _group_options(row.grouping, self.skip_missing)
-            except ValueError as error:
-                sizes = "--batch_size, --num_prototypes, --group_overlap and the --study_ options"
-                raise ValueError(f"row {row.name}: {error}; correct {sizes}") from None
-        self.todo = chosen_rows(self.rows, args.only)
-        self.base = collection_args.open()
-        self.view: CollectionView = open_view(
-            self.base, systems.folds, systems.fold_seed, self.skip_missing, args.max_queries
-        )
+        self.todo = chosen_rows(self.rows, options.only)
+        self.view: CollectionView = open_view(collection.open(), splits, options.max_queries)
         tested, judged = set(queries_under_test(self.view)), self.view.qrels()
         self.qrels = {query_id: grades for query_id, grades in judged.items() if query_id in tested and grades}
         if not self.qrels:
@@ -111,8 +100,9 @@ class Reproduction:
         """Names of the checkpoints, with fingerprints where they are folders; a large file is read once."""
         names = {name: getattr(self.systems, name) for name in ("encoder", "bert")}
         names |= {name: self.systems.part(name) for name in ("calibrator", "scorer")}
-        known = {path: source_name(path) for path in {*names.values(), self.systems.chosen_selector}}
-        return {name: known[path] for name, path in names.items()} | {"selector": known[self.systems.chosen_selector]}
+        names["selector"] = self.selection.selector
+        known = {path: source_name(path) for path in set(names.values())}
+        return {name: known[path] for name, path in names.items()}
 
     @cached_property
     def _fingerprints(self) -> dict[str, str | None]:
@@ -135,7 +125,7 @@ class Reproduction:
             "format": 1,
             "row": {key: value for key, value in asdict(row).items() if key != "label"},
             "collection": self.view.name,
-            "k": systems.k,
+            "k": self.selection.k,
             "sha256": {name: self._fingerprints[name] for name in used},
         }
         if row.kind == "bert-qe":
@@ -145,7 +135,8 @@ class Reproduction:
         if not row.trained:
             return settings
         parts = [row.start, *(["selector"] if row.kind == "groups" else []), *self._parts(row)]
-        settings |= {name: getattr(systems, name) for name in ("passage_words", "passage_overlap", "max_length")}
+        names = ("passage_words", "passage_overlap", "passage_title", "max_length")
+        settings |= {name: getattr(self.selection, name) for name in names}
         settings["models"] = {name: self._sources[name] for name in parts}
         settings["layers"] = {part: getattr(systems, f"{part}_layers") for part in self._parts(row)}
         args = self.training_args
@@ -188,7 +179,7 @@ class Reproduction:
     def _check_lengths(self, start: str, expanded: bool) -> None:
         """A query that leaves no room for a passage must not be found after hours."""
         tokenizer = AutoTokenizer.from_pretrained(getattr(self.systems, start), trust_remote_code=False)
-        pairs = PairTokenizer(tokenizer, self.systems.max_length)
+        pairs = PairTokenizer(tokenizer, self.selection.max_length)
         for query_id, text in (self.expanded if expanded else self.view).queries().items():
             try:
                 pairs.query(text)
@@ -215,7 +206,7 @@ class Reproduction:
             return Path(given)
         folder = self.shared / model
         with self.process.main_process_first():
-            retrieve(self.view, folder, model, self.systems.k, self.skip_missing)
+            retrieve_to_folder(self.view, folder, RetrievalOptions(first_stage=model), self.selection.k)
         return folder / RUN
 
     @cached_property
@@ -224,32 +215,24 @@ class Reproduction:
 
     @cached_property
     def selected(self) -> Path:
-        systems = self.systems
-        names = ("k", "passage_words", "passage_overlap", "max_length", "batch_tokens")
-        options = {name: getattr(systems, name) for name in names}
-        chosen = SelectionOptions(systems.chosen_selector, skip_missing=self.skip_missing, **options)
-        select_passages(self.view, self.initial_run, self.shared / "selected", chosen)
+        select_passages(self.view, self.initial_run, self.shared / "selected", self.selection)
         return self.shared / "selected"
 
-    def groups(self, grouping: Grouping) -> Path:
-        """Groups of the selected passages, built where they are not there yet."""
-        folder = self.shared / "groups" / grouping.name
+    @cached_property
+    def prepared(self) -> Path:
+        """The selected passages as rows: what all trainings read, however they group."""
         selected = self.selected
         with self.process.main_process_first():
-            build_groups(selected, folder, self.view, _group_options(grouping, self.skip_missing))
-        return folder
+            build_rows(selected, self.shared / "rows", self.view)
+        return self.shared / "rows"
 
-    def windows(self, expanded: bool, grouping: Grouping) -> Path:
-        """Groups of single windows, for the systems that are trained on many windows of a document."""
-        folder = self.shared / ("windows-expanded" if expanded else "windows")
-        names = ("k", "passage_words", "passage_overlap")
-        options = WindowOptions(
-            skip_missing=self.skip_missing, **{name: getattr(self.systems, name) for name in names}
-        )
-        groups = pointwise_groups(group_size=grouping.size, skip_missing=self.skip_missing)
-        view, run = self.expanded if expanded else self.view, self.initial_run
-        with self.process.main_process_first():
-            build_maxp(view, run, folder, options, groups)
+    @cache  # noqa: B019  one object lives as long as the program
+    def maxp(self, expanded: bool) -> Path:
+        """Rows of many passages, for the systems that are trained on them."""
+        folder = self.shared / ("maxp-expanded" if expanded else "maxp")
+        names = ("k", "passage_words", "passage_overlap", "passage_title")
+        options = MaxPOptions(**{name: getattr(self.selection, name) for name in names})
+        build_maxp(self.expanded if expanded else self.view, self.initial_run, folder, options)
         return folder
 
     # -- rows ------------------------------------------------------------------------------------------------------
@@ -264,7 +247,7 @@ class Reproduction:
             logger.info("%s: done before", name)
             return
         logger.info("%s: begins", name)
-        make = {"first-stage": self._rank, "groups": self._train, "windows": self._train, "bert-qe": self._expand}
+        make = {"first-stage": self._rank, "groups": self._train, "maxp": self._train, "bert-qe": self._expand}
         run = make[row.kind](row, folder)
         if self.process.is_main_process:
             run = {query_id: run[query_id] for query_id in self.qrels if query_id in run}
@@ -277,39 +260,38 @@ class Reproduction:
     def _rank(self, row: Row, folder: Path) -> Mapping[str, Mapping[str, float]]:
         """A first stage, as deep as what is re-ranked."""
         run = read_run(self.first_stage(row.model))
-        return {query_id: dict(list(scores.items())[: self.systems.k]) for query_id, scores in run.items()}
+        return {query_id: dict(list(scores.items())[: self.selection.k]) for query_id, scores in run.items()}
 
     def _train(self, row: Row, folder: Path) -> Mapping[str, Mapping[str, float]]:
-        if row.kind == "windows":
-            made = self.windows(row.expanded, row.grouping)
-            data = {"groups": str(made / "test"), "train_groups": str(made / "train")}
-        else:
-            data = {"groups": str(self.groups(row.grouping))}
+        data = {"rows": str(self.prepared)}
+        if row.kind == "maxp":
+            made = self.maxp(row.expanded)
+            data = {"rows": str(made / "test"), "train_rows": str(made / "train")}
         systems, args = self.systems, copy.copy(self.training_args)
-        args.output_dir = str(folder / "training")
+        top = folder / "training"
+        args.output_dir = str(top)
         parts = {part: systems.part(part) for part in self._parts(row)}
         parts |= {f"{part}_layers": getattr(systems, f"{part}_layers") for part in self._parts(row)}
         if row.name == "bert-base":
             parts["encoder_pooling"] = "pooler"  # BERT-QE takes it as a cross-encoder, whose head reads the pooler
         start = getattr(systems, row.start)
-        model = ModelArguments(encoder=start, variant=row.variant, max_length=systems.max_length, **parts)
-        data["feed_order"] = row.feed_order
-        folds = load_groups(data["groups"]).folds
-        top, results = folder / "training", []
-        for number in [None] if folds is None else range(1, len(folds) + 1):
-            results.append(train(model, DataArguments(fold=number, **data), args))
+        model = ModelOptions(encoder=start, variant=row.variant, max_length=self.selection.max_length, **parts)
+        rows, results = load_rows(data["rows"]), []
+        for number in [None] if rows.folds is None else range(1, len(rows.folds) + 1):
+            fold = None if number is None else str(number)
+            chosen = DataOptions(**data, fold=fold, feed_order=row.feed_order)
+            results.append(train(model, chosen, row.groups, args))
             self._clean(top if number is None else top / f"fold-{number}")
-        if folds is None:
+        if rows.folds is None:
             return read_run(top / "test.trec")
         if self.process.is_main_process:
-            folders = [top / f"fold-{number}" for number in range(1, len(folds) + 1)]
-            summarize(folders, results, load_groups(data["groups"]), top)
+            summarize([top / f"fold-{number}" for number in range(1, len(rows.folds) + 1)], results, rows, top)
         self.process.wait_for_everyone()
         return read_run(top / RUN)
 
     def _clean(self, folder: Path) -> None:
         """A tested fold needs its checkpoints no more: with Adam's moments they are three times the model each."""
-        if self.args.keep == "models" and self.process.is_main_process:
+        if self.options.keep == "models" and self.process.is_main_process:
             for checkpoint in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
                 shutil.rmtree(checkpoint)
 
@@ -325,12 +307,11 @@ class Reproduction:
         model, systems = str(exported / ("model" if folds is None else "fold-{fold}")), self.systems
         options = BertQeOptions(
             *[model] * 3,
-            k=systems.k,
+            k=self.selection.k,
             passage_words=systems.qe_passage_words,
             passage_overlap=systems.qe_passage_overlap,
             max_length=systems.qe_max_length,
-            batch_tokens=systems.batch_tokens,
-            skip_missing=self.skip_missing,
+            batch_tokens=self.selection.batch_tokens,
         )
         run_bert_qe(self.view, self.initial_run, folder / "bert-qe", options)
         return read_run(folder / "bert-qe" / "result" / RUN)
@@ -345,16 +326,6 @@ class Reproduction:
     def runs(self) -> dict[str, dict[str, dict[str, float]]]:
         """The runs of the rows that are done, in the tables' order."""
         return {name: read_run(self.folder(name) / RUN) for name in self.rows if self.state_of(name) == "done"}
-
-
-def _group_options(grouping: Grouping, skip_missing: bool) -> GroupOptions:
-    return GroupOptions(
-        num_prototypes=grouping.prototypes,
-        group_size=grouping.size,
-        group_overlap=grouping.overlap,
-        prototypes="selector" if grouping.prototypes else "none",
-        skip_missing=skip_missing,
-    )
 
 
 def _as_json(settings: dict) -> dict:
