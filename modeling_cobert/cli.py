@@ -86,7 +86,9 @@ def run(name: str, argv: Sequence[str] | None = None) -> None:
         module = importlib.import_module(f".commands.{name.replace('-', '_')}", __package__)
         level = getattr(module, "LOG_LEVEL", logging.INFO)
         logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
-        module.main(*parse(name, module, argv))
+        parsed = parse(name, module, argv)
+        _quiet_bars()
+        module.main(*parsed)
         sys.stdout.flush()
         _leave_together()
     except BrokenPipeError:
@@ -174,6 +176,12 @@ def _leave_together() -> None:
 
         PartialState().wait_for_everyone()
         PartialState().destroy_process_group()
+
+
+def _quiet_bars() -> None:
+    from .steps.progress import quiet_other_bars
+
+    quiet_other_bars()
 
 
 def _overview() -> str:

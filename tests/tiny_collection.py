@@ -1,4 +1,4 @@
-"""A tiny collection, its run and its groups, made of the tiny tokenizer's words."""
+"""A tiny collection, its run and its rows, made of the tiny tokenizer's words."""
 
 import json
 import random
@@ -7,7 +7,8 @@ from pathlib import Path
 import tiny
 
 from modeling_cobert.collections.collection import open_collection
-from modeling_cobert.data.groups import GroupOptions, build_groups
+from modeling_cobert.collections.options import SplitOptions
+from modeling_cobert.data.rows import build_rows
 from modeling_cobert.data.selection import SelectionOptions, select_passages
 
 QUERIES = {
@@ -45,14 +46,13 @@ def make(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def groups(folder: Path, output: Path, **options) -> Path:
-    """Groups of the collection in `folder`, cut as the tiny models cut."""
-    collection = open_collection(folder)
-    selection = SelectionOptions("lexical", passage_words=10, passage_overlap=4, skip_missing=True)
+def rows(folder: Path, output: Path, folds: str = "none", **options) -> Path:
+    """Rows of the collection in `folder`, cut as the tiny models cut."""
+    collection = open_collection(folder, skip_missing=True)
+    selection = SelectionOptions("lexical", passage_words=10, passage_overlap=4, **options)
     select_passages(collection, folder / "run.trec", output / "selected", selection, progress=False)
-    options = {"num_prototypes": tiny.M, "group_size": tiny.N, "group_overlap": 2, "folds": "none", **options}
-    build_groups(output / "selected", output / "groups", collection, GroupOptions(skip_missing=True, **options))
-    return output / "groups"
+    build_rows(output / "selected", output / "rows", collection, SplitOptions(folds=folds))
+    return output / "rows"
 
 
 def _jsonl(path: Path, rows: list[dict]) -> None:

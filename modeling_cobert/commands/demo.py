@@ -72,7 +72,6 @@ def train_variant(args: DemoOptions, encoder: str, folder: str, variant: str, le
             freeze_encoder=True,
             vectors_dir=str(output / "vectors"),
             use_cpu=True,
-            disable_tqdm=False,
         ),
     )
 

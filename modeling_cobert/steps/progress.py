@@ -48,3 +48,16 @@ def progress_bar(iterable=None, *, desc: str, unit: str, total: int | None = Non
         ncols=100,
         ascii=True,
     )
+
+
+def quiet_other_bars() -> None:
+    """Where nobody watches, the bars of the libraries that we call (loading weights, reading files) are turned off."""
+    if sys.stderr.isatty():
+        return
+    import datasets
+    import huggingface_hub
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+    huggingface_hub.utils.disable_progress_bars()

@@ -1,6 +1,7 @@
-"""Tiny groups folders and the arguments of trainings on them."""
+"""Tiny folders of rows and the options of trainings on them."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,25 +10,25 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import tiny  # noqa: E402
-from tiny_groups import make_groups  # noqa: E402
+from tiny_rows import GROUPS, make_rows  # noqa: E402
 
 from modeling_cobert.training.arguments import (  # noqa: E402
     CoBertTrainingArguments,
-    DataArguments,
-    ModelArguments,
+    DataOptions,
+    ModelOptions,
 )
 
 
 @pytest.fixture(scope="session")
-def groups(tmp_path_factory) -> Path:
+def rows(tmp_path_factory) -> Path:
     """Four training queries, one to validate and one to test, without folds."""
-    return make_groups(tmp_path_factory.mktemp("groups"))
+    return make_rows(tmp_path_factory.mktemp("rows"))
 
 
 @pytest.fixture(scope="session")
 def folded(tmp_path_factory) -> Path:
     """Six queries in three folds."""
-    return make_groups(tmp_path_factory.mktemp("folded"), folds=3)
+    return make_rows(tmp_path_factory.mktemp("folded"), folds=3)
 
 
 @pytest.fixture(scope="session")
@@ -37,10 +38,10 @@ def encoder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def arguments(groups, encoder, tmp_path):
+def arguments(rows, encoder, tmp_path):
     """A function of what differs from a small training of every part, on the CPU, into `tmp_path / "out"`."""
 
-    def make(model=None, data=None, **training):
+    def make(model=None, data=None, groups=None, **training):
         chosen = {"encoder": str(encoder), "calibrator_layers": 1, "scorer_layers": 2, "max_length": 32}
         options = {
             "output_dir": str(tmp_path / "out"),
@@ -50,8 +51,9 @@ def arguments(groups, encoder, tmp_path):
             "learning_rate": 1e-3,
         }
         return (
-            ModelArguments(**(chosen if model is None else chosen | model)),
-            DataArguments(**{"groups": str(groups)} | (data or {})),
+            ModelOptions(**(chosen if model is None else chosen | model)),
+            DataOptions(**{"rows": str(rows)} | (data or {})),
+            replace(GROUPS, **groups or {}),
             CoBertTrainingArguments(**options | training),
         )
 
