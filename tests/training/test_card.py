@@ -10,7 +10,7 @@ import tiny
 from hub_server import LoopbackHub
 from huggingface_hub import ModelCard
 
-import train_cobert
+from modeling_cobert.commands import train as train_command
 from modeling_cobert.training.card import write_card
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,9 +44,9 @@ def settings(**model):
     }
 
 
-def card(folder, config=None, groups=None, results=RESULTS, hub_id=None, **model):
+def card(folder, config=None, rows=None, results=RESULTS, hub_id=None, **model):
     folder.mkdir(exist_ok=True)
-    known = {"collection": "cranfield", "first_stage": "bm25"} | (groups or {})
+    known = {"collection": "cranfield", "first_stage": "bm25"} | (rows or {})
     write_card(folder, config or tiny.config(), known, settings(**model), results, hub_id)
     return ModelCard.load(folder / "README.md")
 
@@ -104,16 +104,17 @@ def test_no_path_and_no_markup_of_others(tmp_path):
 
 
 @pytest.mark.parametrize("where", ["folder", "hub"])
-def test_trained_pushed_and_used_as_the_card_says(where, arguments, groups, encoder, tmp_path):
+def test_trained_pushed_and_used_as_the_card_says(where, arguments, rows, encoder, tmp_path):
     """The snippet of the card runs, where the package cannot be imported; nothing of this machine is on the Hub."""
     with LoopbackHub() as hub:
         environment = hub.env(tmp_path / "home")
         if where == "folder":
-            train_cobert.main(*arguments(num_train_epochs=1, freeze_encoder=True))
+            train_command.main(*arguments(num_train_epochs=1, freeze_encoder=True))
             text = (tmp_path / "out" / "README.md").read_text()
             assert 'from_pretrained("out", trust_remote_code=True)' in text
         else:
-            command = ["--groups", groups, "--encoder", encoder, "--calibrator_layers", 1, "--scorer_layers", 2]
+            command = ["--rows", rows, "--encoder", encoder, "--calibrator_layers", 1, "--scorer_layers", 2]
+            command += ["--num_prototypes", 2, "--group_size", 5, "--group_overlap", 1]
             command += ["--max_length", 32, "--output_dir", tmp_path / "out", "--use_cpu", "True", "--freeze_encoder"]
             command += ["--num_train_epochs", 1, "--push_to_hub", "--hub_model_id", "org/tiny-co-bert"]
             done = subprocess.run(

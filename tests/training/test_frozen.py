@@ -9,12 +9,12 @@ import tiny
 import torch
 from safetensors.torch import load_file
 
-import train_cobert
 from modeling_cobert import CoBertForGroupwiseRanking
+from modeling_cobert.commands import train as train_command
 from modeling_cobert.data.collator import GroupCollator
-from modeling_cobert.data.groups import load_groups
+from modeling_cobert.data.rows import load_rows
 from modeling_cobert.training import frozen as frozen_module
-from modeling_cobert.training.arguments import ModelArguments
+from modeling_cobert.training.arguments import ModelOptions
 from modeling_cobert.training.frozen import FrozenVectors, VectorCollator, fingerprint
 from modeling_cobert.training.initial import initial_model
 from modeling_cobert.training.trainer import GroupTrainer
@@ -34,7 +34,7 @@ def collator(model):
 
 @pytest.fixture
 def rows(groups):
-    return load_groups(groups).dataset()
+    return load_rows(groups).dataset()
 
 
 def weights(folder):
@@ -138,7 +138,7 @@ def test_equals_training_on_tokens_with_a_frozen_encoder(arguments, tmp_path, mo
         tmp_path / "encoder", layers=4, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
     )
     model = {"encoder": str(encoder)}
-    train_cobert.main(*arguments(model=model, freeze_encoder=True, output_dir=str(tmp_path / "frozen")))
+    train_command.main(*arguments(model=model, freeze_encoder=True, output_dir=str(tmp_path / "frozen")))
     init = GroupTrainer.__init__
 
     def freeze(self, *args, **kwargs):
@@ -146,7 +146,7 @@ def test_equals_training_on_tokens_with_a_frozen_encoder(arguments, tmp_path, mo
         init(self, *args, **kwargs)
 
     monkeypatch.setattr(GroupTrainer, "__init__", freeze)
-    train_cobert.main(*arguments(model=model, output_dir=str(tmp_path / "tokens")))
+    train_command.main(*arguments(model=model, output_dir=str(tmp_path / "tokens")))
     one, other = weights(tmp_path / "frozen"), weights(tmp_path / "tokens")
     assert one.keys() == other.keys()
     for name, value in one.items():
@@ -163,12 +163,12 @@ def test_the_recipe(arguments, tmp_path, encoder):
     """Pointwise, then the context parts on its frozen vectors, then end to end; each stage starts from the last."""
     names = ("pointwise", "context", "whole")
     pointwise, context, whole = (str(tmp_path / name) for name in names)
-    train_cobert.main(*arguments(model={"variant": "neither"}, num_train_epochs=1, output_dir=pointwise))
+    train_command.main(*arguments(model={"variant": "neither"}, num_train_epochs=1, output_dir=pointwise))
 
     model_args, data_args, training_args = arguments(
         model={"encoder": pointwise}, num_train_epochs=1, freeze_encoder=True, output_dir=context
     )
-    first = initial_model(model_args, load_groups(data_args.groups).settings)
+    first = initial_model(model_args, load_rows(data_args.rows).settings)
     started = {name: value.clone() for name, value in first.state_dict().items()}
     base = weights(pointwise)
     assert first.config.encoder_pooling == "pooler" and first.config.max_length == 32
@@ -181,14 +181,14 @@ def test_the_recipe(arguments, tmp_path, encoder):
         name = f"encoder.layer.{layer}.attention.self.query.weight"
         assert torch.equal(started[f"{part}.{name}"], base[f"encoder.{name}"])
 
-    train_cobert.main(model_args, data_args, training_args)
+    train_command.main(model_args, data_args, training_args)
     trained = weights(context)
     for name, value in trained.items():
         assert torch.equal(value, started[name]) == name.startswith("encoder."), name
     assert (Path(context) / "_vectors").is_dir()
 
     _, data_args, training_args = arguments(num_train_epochs=1, output_dir=whole)
-    train_cobert.main(ModelArguments(checkpoint=context), data_args, training_args)
+    train_command.main(ModelOptions(checkpoint=context), data_args, training_args)
     assert not torch.equal(weights(whole)["encoder.pooler.dense.bias"], trained["encoder.pooler.dense.bias"])
     settings = json.loads((Path(whole) / "settings.json").read_text())
     assert settings["seen"] == {"tiny": ["q0", "q1", "q2", "q3", "q4"]}

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
+from tiny_rows import GROUPS
 
-import train_cobert
+from modeling_cobert.commands import train as train_command
+from modeling_cobert.ranking.seen import COMPLETE
 from modeling_cobert.training import trainer as trainer_module
-from modeling_cobert.training.arguments import CoBertTrainingArguments, DataArguments, ModelArguments
-from modeling_cobert.training.interruption import COMPLETE, last_complete_checkpoint
+from modeling_cobert.training.arguments import CoBertTrainingArguments, DataOptions, ModelOptions
+from modeling_cobert.training.interruption import last_complete_checkpoint
+from modeling_cobert.training.train import SplitTraining
 from modeling_cobert.training.trainer import GroupTrainer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,12 +27,13 @@ def options():
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory, groups, encoder, options):
+def uninterrupted(tmp_path_factory, rows, encoder, options):
     """What all others must arrive at."""
     output = tmp_path_factory.mktemp("uninterrupted") / "out"
-    train_cobert.main(
-        ModelArguments(encoder=str(encoder), calibrator_layers=1, scorer_layers=2, max_length=32),
-        DataArguments(groups=str(groups)),
+    train_command.main(
+        ModelOptions(encoder=str(encoder), calibrator_layers=1, scorer_layers=2, max_length=32),
+        DataOptions(rows=str(rows)),
+        GROUPS,
         CoBertTrainingArguments(output_dir=str(output), use_cpu=True, disable_tqdm=True, **options),
     )
     return output
@@ -57,20 +61,18 @@ def test_sigterm_saves_and_the_same_command_goes_on(arguments, options, uninterr
     with monkeypatch.context() as patch:
         patch.setattr(GroupTrainer, "training_step", terminated)
         with pytest.raises(SystemExit) as stopped:
-            train_cobert.main(*arguments(**options))
+            train_command.main(*arguments(**options))
     assert stopped.value.code == 143
     assert signal.getsignal(signal.SIGTERM) == before
     assert last_complete_checkpoint(tmp_path / "out").endswith(f"checkpoint-{at + 1}")
-    train_cobert.main(*arguments(**options))
+    train_command.main(*arguments(**options))
     assert_same(uninterrupted, tmp_path / "out")
 
 
 KILLED = """
 import os, signal, sys
-import train_cobert
-from transformers import HfArgumentParser
+from modeling_cobert.cli import run
 from modeling_cobert.training import trainer
-from modeling_cobert.training.arguments import CoBertTrainingArguments, DataArguments, ModelArguments
 
 mark = trainer.mark_complete
 
@@ -81,15 +83,15 @@ def killed(checkpoint, content):
     mark(checkpoint, content)
 
 trainer.mark_complete = killed
-kinds = (ModelArguments, DataArguments, CoBertTrainingArguments)
-train_cobert.main(*HfArgumentParser(kinds).parse_args_into_dataclasses())
+run("train")
 """
 
 
-def test_kill_9_while_a_checkpoint_is_written(arguments, options, uninterrupted, groups, encoder, tmp_path):
+def test_kill_9_while_a_checkpoint_is_written(arguments, options, uninterrupted, rows, encoder, tmp_path):
     """What is half there is thrown away, and the checkpoint before it is still there although only one is kept."""
     output = tmp_path / "out"
-    command = ["--groups", groups, "--encoder", encoder, "--calibrator_layers", 1, "--scorer_layers", 2]
+    command = ["--rows", rows, "--encoder", encoder, "--calibrator_layers", 1, "--scorer_layers", 2]
+    command += ["--num_prototypes", 2, "--group_size", 5, "--group_overlap", 1]
     command += ["--max_length", 32, "--output_dir", output, "--use_cpu", "True", "--disable_tqdm", "True"]
     for name, value in options.items():
         command += [f"--{name}", value]
@@ -101,27 +103,27 @@ def test_kill_9_while_a_checkpoint_is_written(arguments, options, uninterrupted,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert (output / "checkpoint-16").is_dir() and not (output / "checkpoint-16" / COMPLETE).exists()
-    train_cobert.main(*arguments(**options))
+    train_command.main(*arguments(**options))
     assert_same(uninterrupted, output)
 
 
 def test_killed_after_training_before_the_test(arguments, options, uninterrupted, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(GroupTrainer, "rank", lambda self, rows: (_ for _ in ()).throw(MemoryError))
+        patch.setattr(SplitTraining, "_test", lambda *a: (_ for _ in ()).throw(MemoryError))
         with pytest.raises(MemoryError):
-            train_cobert.main(*arguments(**options))
+            train_command.main(*arguments(**options))
     monkeypatch.setattr(GroupTrainer, "training_step", lambda *a: pytest.fail("trained again"))
-    train_cobert.main(*arguments(**options))
+    train_command.main(*arguments(**options))
     assert_same(uninterrupted, tmp_path / "out")
 
 
 def test_without_optimizers_it_starts_over(arguments, options, uninterrupted, tmp_path, monkeypatch):
     """Going on with a fresh optimizer and schedule would be another training."""
     with monkeypatch.context() as patch:
-        patch.setattr(GroupTrainer, "rank", lambda self, rows: (_ for _ in ()).throw(MemoryError))
+        patch.setattr(SplitTraining, "_test", lambda *a: (_ for _ in ()).throw(MemoryError))
         with pytest.raises(MemoryError):
-            train_cobert.main(*arguments(**options, save_only_model=True))
-    train_cobert.main(*arguments(**options, save_only_model=True))
+            train_command.main(*arguments(**options, save_only_model=True))
+    train_command.main(*arguments(**options, save_only_model=True))
     assert_same(uninterrupted, tmp_path / "out")
 
 
@@ -134,7 +136,7 @@ def test_older_checkpoints_go_only_when_the_new_one_is_whole(arguments, options,
 
     mark = trainer_module.mark_complete
     monkeypatch.setattr(trainer_module, "mark_complete", look)
-    train_cobert.main(*arguments(**options | {"num_train_epochs": 2}))
+    train_command.main(*arguments(**options | {"num_train_epochs": 2}))
     assert there == [["checkpoint-8"], ["checkpoint-16", "checkpoint-8"]]
 
 

@@ -12,8 +12,8 @@ import tiny
 import torch
 from safetensors.torch import load_file
 
-import train_cobert
-from modeling_cobert.training.interruption import COMPLETE
+from modeling_cobert.commands import train as train_command
+from modeling_cobert.ranking.seen import COMPLETE
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -36,9 +36,7 @@ def free_port() -> str:
 # The script, but its second process alone receives SIGTERM, in the middle of the second epoch.
 TERMINATED = """
 import os, signal
-import train_cobert
-from transformers import HfArgumentParser
-from modeling_cobert.training.arguments import CoBertTrainingArguments, DataArguments, ModelArguments
+from modeling_cobert.cli import run
 from modeling_cobert.training.trainer import GroupTrainer
 
 step = GroupTrainer.training_step
@@ -49,8 +47,7 @@ def terminated(self, *args):
     return step(self, *args)
 
 GroupTrainer.training_step = terminated
-kinds = (ModelArguments, DataArguments, CoBertTrainingArguments)
-train_cobert.main(*HfArgumentParser(kinds).parse_args_into_dataclasses())
+run("train")
 """
 
 
@@ -61,13 +58,14 @@ train_cobert.main(*HfArgumentParser(kinds).parse_args_into_dataclasses())
         ("accelerate", {"freeze_encoder": True, "num_train_epochs": 1}, False),
     ],
 )
-def test_two_processes_equal_one_with_accumulation(launcher, options, interrupt, arguments, groups, tmp_path):
+def test_two_processes_equal_one_with_accumulation(launcher, options, interrupt, arguments, rows, tmp_path):
     encoder = tiny.bert_checkpoint(
         tmp_path / "encoder", layers=4, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
     )
     options = {"optim": "sgd", "learning_rate": 0.01, **options}
     two, one = tmp_path / "two", tmp_path / "one"
-    command = ["--groups", groups, "--encoder", encoder, "--calibrator_layers", 1, "--scorer_layers", 2]
+    command = ["--rows", rows, "--encoder", encoder, "--calibrator_layers", 1, "--scorer_layers", 2]
+    command += ["--num_prototypes", 2, "--group_size", 5, "--group_overlap", 1]
     command += ["--max_length", 32, "--output_dir", two, "--use_cpu", "True", "--disable_tqdm", "True"]
     for name, value in options.items():
         command += [f"--{name}", value]
@@ -88,7 +86,7 @@ def test_two_processes_equal_one_with_accumulation(launcher, options, interrupt,
     done = launch(ROOT / "train_cobert.py")
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("| test, full |") == 1, "not printed exactly once"
-    train_cobert.main(
+    train_command.main(
         *arguments(model={"encoder": str(encoder)}, output_dir=str(one), gradient_accumulation_steps=2, **options)
     )
     # The settings say how many groups one step of all processes took: two, of one each.

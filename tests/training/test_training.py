@@ -4,20 +4,18 @@ import json
 import shutil
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import tiny
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_groups import make_groups
+from tiny_rows import make_rows
 
-import train_cobert
 from modeling_cobert import CoBertForGroupwiseRanking
 from modeling_cobert.collections.trec import read_run
-from modeling_cobert.data.groups import SCHEMA, load_groups
+from modeling_cobert.commands import train as train_command
+from modeling_cobert.data.rows import load_rows
 from modeling_cobert.evaluation.measures import evaluate_run
-from modeling_cobert.training.arguments import CoBertTrainingArguments, DataArguments, ModelArguments
+from modeling_cobert.training.arguments import CoBertTrainingArguments, DataOptions, ModelOptions
 from modeling_cobert.training.trainer import GroupTrainer
 
 
@@ -32,12 +30,12 @@ def assert_close(one, other, atol=1e-5):
 
 
 def scores_by_rerank(folder, rows, run):
-    """The oracle: whole lists through `rerank`, which knows nothing of groups folders."""
+    """The oracle: whole lists through `rerank`, which knows nothing of rows."""
     model = CoBertForGroupwiseRanking.from_pretrained(folder)
     queries, texts = {}, {}
     for row in rows:
         queries[row["query_id"]] = row["query"]
-        texts |= dict(zip(row["candidate_ids"], row["candidate_passages"], strict=True))
+        texts |= dict(zip(row["doc_ids"], row["passages"], strict=True))
     found = {}
     for query_id, query in queries.items():
         ids = list(run[query_id])
@@ -62,11 +60,11 @@ def test_defaults_are_the_papers(tmp_path):
     assert (args.metric_for_best_model, args.greater_is_better, args.load_best_model_at_end) == ("nDCG@20", True, True)
     assert (args.adam_beta1, args.adam_beta2) == (0.9, 0.999) and "adam" in args.optim
     assert args.get_warmup_steps(200) == 20
-    assert DataArguments(groups="x").feed_order == "shuffled"
+    assert DataOptions(rows="x").feed_order == "shuffled"
 
 
 @pytest.mark.parametrize("variant", ["full", "calibrator", "scorer", "neither", "no_residual"])
-def test_every_variant_trains_all_its_parts_and_is_tested(arguments, groups, variant, monkeypatch):
+def test_every_variant_trains_all_its_parts_and_is_tested(arguments, rows, variant, monkeypatch):
     started = {}
     train = GroupTrainer.train
 
@@ -75,16 +73,16 @@ def test_every_variant_trains_all_its_parts_and_is_tested(arguments, groups, var
         return train(self, *args, **kwargs)
 
     monkeypatch.setattr(GroupTrainer, "train", remember)
-    model_args, data_args, training_args = arguments(model={"variant": variant}, num_train_epochs=1)
-    results = train_cobert.main(model_args, data_args, training_args)
-    output = Path(training_args.output_dir)
+    args = arguments(model={"variant": variant}, num_train_epochs=1)
+    results = train_command.main(*args)
+    output = Path(args[-1].output_dir)
     trained = weights(output)
     still = [n for n, value in trained.items() if torch.equal(value, started[n])]
     assert not still, f"not trained: {still}"
 
     config = json.loads((output / "config.json").read_text())
     assert config["selector"] == "lexical" and config["group_size"] == 5 and config["passage_words"] == 10
-    folder = load_groups(groups)
+    folder = load_rows(rows)
     run = read_run(output / "test.trec")
     if variant in ("scorer", "neither"):  # no prototypes that `rerank` would choose otherwise
         for query_id, scores in scores_by_rerank(output, folder.dataset(folder.splits["test"]), folder.run).items():
@@ -95,40 +93,61 @@ def test_every_variant_trains_all_its_parts_and_is_tested(arguments, groups, var
     assert results["variant"] == variant
 
 
-def test_the_whole_way_equals_rerank_with_the_same_prototypes(arguments, tmp_path):
-    """Where the groups' prototypes are those that the model's own selector picks, the run is that of `rerank`."""
-    made = make_groups(tmp_path / "groups")
-    settings = json.loads((made / "settings.json").read_text())
-    (made / "settings.json").write_text(json.dumps(settings | {"selector": "first-stage"}))
-    for file in (made / "data").iterdir():
-        rows = pq.read_table(file).to_pylist()
-        top = {row["query_id"]: row for row in rows if row["group"] == 0}
-        for row in rows:
-            for name in ("ids", "passages", "ranks", "scores", "grades"):
-                row[f"prototype_{name}"] = top[row["query_id"]][f"candidate_{name}"][:2]
-        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), file)
-    model_args, data_args, training_args = arguments(data={"groups": str(made)}, num_train_epochs=1)
-    train_cobert.main(model_args, data_args, training_args)
-    folder = load_groups(made)
-    run = read_run(Path(training_args.output_dir) / "test.trec")
-    expected = scores_by_rerank(training_args.output_dir, folder.dataset(folder.splits["test"]), folder.run)
+@pytest.mark.parametrize("options", [{}, {"freeze_encoder": True}])
+def test_the_whole_way_equals_rerank_with_the_same_prototypes(arguments, tmp_path, options):
+    """Where the rows' prototypes are those that the model's own selector picks, the run is that of `rerank`."""
+    made = make_rows(tmp_path / "rows", selector="first-stage")
+    args = arguments(data={"rows": str(made)}, num_train_epochs=1, **options)
+    train_command.main(*args)
+    folder, output = load_rows(made), Path(args[-1].output_dir)
+    run = read_run(output / "test.trec")
+    expected = scores_by_rerank(output, folder.dataset(folder.splits["test"]), folder.run)
     for query_id, scores in expected.items():
+        assert list(run[query_id]) == list(scores)
         assert run[query_id] == pytest.approx(scores, abs=1e-5)
 
 
-def test_groups_without_prototypes_are_for_models_without_calibrator(arguments, tmp_path):
+def test_without_prototypes_there_is_no_calibrator_to_train(arguments, tmp_path):
     """The paper's BERT-Base: batches of pairs, each scored alone."""
-    data = {"groups": str(make_groups(tmp_path / "groups", prototypes=0))}
-    with pytest.raises(ValueError, match="groups without prototypes cannot train a calibrator"):
-        train_cobert.main(*arguments(data=data, output_dir=str(tmp_path / "full")))
-    results = train_cobert.main(*arguments(model={"variant": "neither"}, data=data, num_train_epochs=1))
+    groups = {"prototypes": "none", "group_size": 4, "group_overlap": 0}
+    with pytest.raises(ValueError, match="without prototypes no calibrator can be trained"):
+        train_command.main(*arguments(groups=groups, output_dir=str(tmp_path / "full")))
+    results = train_command.main(*arguments(model={"variant": "neither"}, groups=groups, num_train_epochs=1))
     assert results["variant"] == "neither" and "test" in results
 
 
+def test_random_edges_are_drawn_anew_and_resume(arguments, tmp_path, monkeypatch):
+    """Other weights than with fixed edges, the same ones in the same training, also where it was interrupted."""
+    found = {}
+    for name, drawn in (("fixed", False), ("drawn", True), ("again", True)):
+        data = {"random_edges": drawn}
+        train_command.main(*arguments(data=data, output_dir=str(tmp_path / name), num_train_epochs=3))
+        found[name] = weights(tmp_path / name)
+    assert_close(found["drawn"], found["again"], atol=0)
+    assert any(not torch.equal(value, found["drawn"][name]) for name, value in found["fixed"].items())
+    step = GroupTrainer.training_step
+
+    def interrupted(self, *args):
+        if self.state.global_step == 11:
+            raise KeyboardInterrupt
+        return step(self, *args)
+
+    def start():
+        options = {"num_train_epochs": 3, "output_dir": str(tmp_path / "killed")}
+        return train_command.main(*arguments(data={"random_edges": True}, **options))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupTrainer, "training_step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            start()
+    start()
+    assert_close(found["drawn"], weights(tmp_path / "killed"), atol=0)
+
+
 def test_the_best_epoch_is_kept(arguments):
-    model_args, data_args, training_args = arguments(num_train_epochs=4, learning_rate=5e-3, save_total_limit=9)
-    results = train_cobert.main(model_args, data_args, training_args)
-    output = Path(training_args.output_dir)
+    args = arguments(num_train_epochs=4, learning_rate=5e-3, save_total_limit=9)
+    results = train_command.main(*args)
+    output = Path(args[-1].output_dir)
     history = json.loads((output / "checkpoint-32" / "trainer_state.json").read_text())["log_history"]
     reached = {entry["step"]: entry["eval_nDCG@20"] for entry in history if "eval_nDCG@20" in entry}
     assert sorted(reached) == [8, 16, 24, 32]
@@ -148,7 +167,7 @@ def test_feed_order_reaches_the_model(arguments, kind, monkeypatch):
         "training_step",
         lambda self, model, inputs, *rest: fed.append(inputs["query_ids"][0]) or step(self, model, inputs, *rest),
     )
-    train_cobert.main(*arguments(data={"feed_order": kind}, num_train_epochs=2))
+    train_command.main(*arguments(data={"feed_order": kind}, num_train_epochs=2))
     assert [fed[i] == fed[i + 1] for i in range(0, 16, 2)] == [True] * 8
     assert fed[:8] != fed[8:]
 
@@ -156,7 +175,7 @@ def test_feed_order_reaches_the_model(arguments, kind, monkeypatch):
 def test_same_seed_same_weights(arguments, tmp_path):
     found = {}
     for name, seed in (("one", 42), ("two", 42), ("other", 43)):
-        train_cobert.main(*arguments(output_dir=str(tmp_path / name), seed=seed, num_train_epochs=1))
+        train_command.main(*arguments(output_dir=str(tmp_path / name), seed=seed, num_train_epochs=1))
         found[name] = weights(tmp_path / name)
     assert_close(found["one"], found["two"], atol=0)
     assert (tmp_path / "one" / "test.trec").read_bytes() == (tmp_path / "two" / "test.trec").read_bytes()
@@ -175,7 +194,7 @@ def test_chunks_accumulation_and_larger_steps_are_the_same_training(arguments, n
     for name, options in ways.items():
         # Adam divides by the gradient's size, which would blow up rounding in a gradient of almost nothing.
         options |= {"optim": "sgd", "num_train_epochs": 1, "learning_rate": 1e-2}
-        train_cobert.main(*arguments(model={"encoder": no_dropout}, output_dir=str(tmp_path / name), **options))
+        train_command.main(*arguments(model={"encoder": no_dropout}, output_dir=str(tmp_path / name), **options))
         found[name] = weights(tmp_path / name)
     for name in ways:
         assert_close(found["accumulated"], found[name])
@@ -184,7 +203,7 @@ def test_chunks_accumulation_and_larger_steps_are_the_same_training(arguments, n
 def test_bf16(arguments, tmp_path):
     for name in ("fp32", "bf16"):
         args = arguments(output_dir=str(tmp_path / name), bf16=name == "bf16", num_train_epochs=1)
-        results = train_cobert.main(*args)
+        results = train_command.main(*args)
         assert 0 <= results["test"]["nDCG@20"] <= 1
     found = {name: weights(tmp_path / name) for name in ("fp32", "bf16")}
     assert all(value.dtype == torch.float32 for value in found["bf16"].values())
@@ -192,58 +211,60 @@ def test_bf16(arguments, tmp_path):
     assert_close(found["fp32"], found["bf16"], atol=0.05)
 
 
-def test_a_loss_that_is_not_finite_stops_with_the_query(arguments, groups, tmp_path):
+def test_a_loss_that_is_not_finite_stops_with_the_query(arguments, tmp_path):
     broken = tiny.checkpoint(tmp_path / "broken", num_prototypes=2)
     state = load_file(broken / "model.safetensors")
     state["encoder.embeddings.word_embeddings.weight"].fill_(float("nan"))
     save_file(state, broken / "model.safetensors", metadata={"format": "pt"})
-    _, data_args, training_args = arguments()
+    _, *rest = arguments()
     with pytest.raises(FloatingPointError, match=r"the loss is nan at step 0, query 'q[0-3]'"):
-        train_cobert.main(ModelArguments(checkpoint=str(broken)), data_args, training_args)
+        train_command.main(ModelOptions(checkpoint=str(broken)), *rest)
 
 
 def test_done_is_done_and_other_settings_are_refused(arguments, monkeypatch):
-    first = train_cobert.main(*arguments(num_train_epochs=1))
+    first = train_command.main(*arguments(num_train_epochs=1))
     monkeypatch.setattr(GroupTrainer, "train", lambda *a, **k: pytest.fail("trained again"))
-    assert train_cobert.main(*arguments(num_train_epochs=1)) == first
+    assert train_command.main(*arguments(num_train_epochs=1)) == first
     with pytest.raises(ValueError, match="begun with other settings: training is"):
-        train_cobert.main(*arguments(num_train_epochs=1, learning_rate=5e-4))
+        train_command.main(*arguments(num_train_epochs=1, learning_rate=5e-4))
 
 
-def test_errors_at_the_door(arguments, folded, groups, tmp_path, monkeypatch):
+def test_errors_at_the_door(arguments, folded, tmp_path, monkeypatch):
     monkeypatch.setattr(GroupTrainer, "train", lambda *a, **k: pytest.fail("trained"))
-    with pytest.raises(ValueError, match="no split 'train'.*--fold 1 or --folds all"):
-        train_cobert.main(*arguments(data={"groups": str(folded)}))
+    with pytest.raises(ValueError, match="no split 'train'.*--fold 1 or --fold all"):
+        train_command.main(*arguments(data={"rows": str(folded)}))
     with pytest.raises(ValueError, match="there are no folds"):
-        train_cobert.main(*arguments(data={"fold": 1}))
+        train_command.main(*arguments(data={"fold": "1"}))
     with pytest.raises(ValueError, match="has folds 1 to 3"):
-        train_cobert.main(*arguments(data={"groups": str(folded), "fold": 4}))
+        train_command.main(*arguments(data={"rows": str(folded), "fold": "4"}))
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        train_cobert.main(*arguments(data={"groups": str(tmp_path / "nowhere")}))
-    with pytest.raises(ValueError, match="the groups were built with 2"):
-        train_cobert.main(*arguments(model={"num_prototypes": 3}))
+        train_command.main(*arguments(data={"rows": str(tmp_path / "nowhere")}))
+    with pytest.raises(ValueError, match="--group_overlap must be from 0 to below --group_size, got 5 of 5"):
+        train_command.main(*arguments(groups={"group_overlap": 5}))
+    with pytest.raises(ValueError, match="--fold must be the number of a fold, or all"):
+        train_command.main(*arguments(data={"fold": "x"}))
     with pytest.raises(ValueError, match="did you mean nDCG@20"):
-        train_cobert.main(*arguments(metric_for_best_model="nDGC@20", output_dir=str(tmp_path / "measure")))
+        train_command.main(*arguments(metric_for_best_model="nDGC@20", output_dir=str(tmp_path / "measure")))
     with pytest.raises(ValueError, match="either --encoder"):
-        ModelArguments()
+        ModelOptions()
     with pytest.raises(ValueError, match="--scorer_layers cannot change it"):
-        ModelArguments(checkpoint="x", scorer_layers=2)
+        ModelOptions(checkpoint="x", scorer_layers=2)
     whole = tiny.checkpoint(tmp_path / "whole", num_prototypes=2)
-    _, data_args, training_args = arguments(output_dir=str(tmp_path / "variant"))
+    _, *rest = arguments(output_dir=str(tmp_path / "variant"))
     with pytest.raises(ValueError, match="is a 'full' model, not 'neither'.*--encoder"):
-        train_cobert.main(ModelArguments(checkpoint=str(whole), variant="neither"), data_args, training_args)
+        train_command.main(ModelOptions(checkpoint=str(whole), variant="neither"), *rest)
 
 
 def test_unwritable_folder_and_full_disk_fail_before_training(arguments, tmp_path, monkeypatch):
     monkeypatch.setattr(GroupTrainer, "train", lambda *a, **k: pytest.fail("trained"))
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(OSError, match="cannot write into the output folder"):
-        train_cobert.main(*arguments(output_dir=str(tmp_path / "file" / "out")))
+        train_command.main(*arguments(output_dir=str(tmp_path / "file" / "out")))
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=200_000))
     with pytest.raises(OSError, match=r"2 checkpoints of .*--save_total_limit"):
-        train_cobert.main(*arguments())
+        train_command.main(*arguments())
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=2_000_000))
     options = {"save_strategy": "no", "eval_strategy": "no", "load_best_model_at_end": False}
     with pytest.raises(BaseException, match="trained"):  # the model alone fits
-        train_cobert.main(*arguments(output_dir=str(tmp_path / "no-checkpoints"), **options))
+        train_command.main(*arguments(output_dir=str(tmp_path / "no-checkpoints"), **options))
