@@ -14,6 +14,7 @@ from data_scripts.flops import FlopsArguments, main
 from modeling_cobert import CoBertConfig, CoBertForGroupwiseRanking
 from modeling_cobert.collections.collection import open_collection
 from modeling_cobert.collections.trec import write_run
+from modeling_cobert.cost.folders import selected_workload
 from modeling_cobert.cost.macs import (
     TERA,
     VARIANTS,
@@ -27,6 +28,7 @@ from modeling_cobert.cost.macs import (
     passage_macs,
 )
 from modeling_cobert.cost.paper import paper_costs, paper_remarks
+from modeling_cobert.cost.tables import cost_table
 from modeling_cobert.data.groups import GroupOptions, build_groups
 from modeling_cobert.data.selection import SelectionOptions, select_passages
 from modeling_cobert.reranking_cobert import score_list
@@ -172,6 +174,17 @@ def test_impossible_counts_are_errors():
         own_costs(work, selections=["oracle"])
 
 
+def test_the_table_has_the_papers_columns_only_where_something_was_published():
+    table = cost_table("T", paper_costs("gov2"), ["remark"])
+    assert table.columns[5:] == ["paper: 1st", "paper: 2nd", "paper: a query", "paper: x"]
+    assert table.rows[4] == ["Co-BERT", "160,364.645", "3,780.657", "1,094.302", "1.024x"] + [
+        *("–", "3,780.657", "1,094.302", "1.024x")
+    ]
+    assert table.notes[0] == "remark" and table.notes[1].startswith("BERT-QE-BBB: the paper's")
+    small = cost_table("T", own_costs(Workload(1, 2, 3), selections=["lexical"]))
+    assert len(small.columns) == 5 and small.rows[0][1] == "0.000" and float(small.rows[0][2]) > 0
+
+
 def test_script_prints_the_papers_figures_and_json(tmp_path, capsys):
     main(FlopsArguments(paper="robust04"))
     printed = capsys.readouterr().out
@@ -200,6 +213,8 @@ def test_script_takes_the_counts_of_a_prepared_folder(tmp_path, capsys):
     assert result["workload"]["passages"] == selected["counts"]["pair_passages"] > 7 * queries
     full = {row["system"]: row for row in result["convention"]}["Co-BERT"]
     assert full["sequences"] == queries * (2 + 5 + 2 + 3)  # documents 1-5 and 5-7, two prototypes each
+    assert selected_workload(tmp_path / "selected") == Workload(queries, 7, selected["counts"]["pair_passages"])
+    assert selected_workload(tmp_path / "nothing") is None
     with pytest.raises(ValueError, match="not of 'groups'"):
         main(FlopsArguments(prepared=str(tmp_path / "selected")))
 
