@@ -62,6 +62,7 @@ def shorten(text: str, length: int) -> str:
     ```python
     >>> shorten("abcdefghij", 7)
     'abc…hij'
+
     ```
     """
     text, half = visible(text), (length - 1) // 2
@@ -166,7 +167,7 @@ def gain_bars(gains: Mapping[str, float], measure: str, names: Mapping[str, str]
         axes.stairs([min(gain, 0.0) for gain in values], fill=True, color=COLOURS["loss"])
     if len(ordered) <= LABELLED_BARS:
         labels = [shorten(query_id, 12) for query_id in query_ids]
-        axes.set_xticks(range(len(labels)), labels, rotation=60, ha="right", rotation_mode="anchor")
+        axes.set_xticks(range(len(labels)), labels, rotation=90)
     axes.axhline(0, color=COLOURS["soft"], linewidth=1.2)
     axes.margins(x=0.01)
     if not any(abs(gain) > UNCHANGED for gain in values):

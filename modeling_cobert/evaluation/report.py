@@ -70,6 +70,7 @@ class Section:
     ```python
     >>> weights = Table(["Prototype", "Weight"], [["d7", "0.41"], ["d2", "0.59"]])
     >>> section = Section("Context, explained", ["Which prototype weighed how much.", weights])
+
     ```
     """
 
