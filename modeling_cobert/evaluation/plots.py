@@ -167,7 +167,9 @@ def gain_bars(gains: Mapping[str, float], measure: str, names: Mapping[str, str]
         axes.stairs([min(gain, 0.0) for gain in values], fill=True, color=COLOURS["loss"])
     if len(ordered) <= LABELLED_BARS:
         labels = [shorten(query_id, 12) for query_id in query_ids]
-        axes.set_xticks(range(len(labels)), labels, rotation=90)
+        # by their ends, so that they touch the axis in any font
+        upright = {"rotation": 90, "rotation_mode": "anchor", "ha": "right", "va": "center"}
+        axes.set_xticks(range(len(labels)), labels, **upright)
     axes.axhline(0, color=COLOURS["soft"], linewidth=1.2)
     axes.margins(x=0.01)
     if not any(abs(gain) > UNCHANGED for gain in values):
