@@ -116,6 +116,7 @@ def bert_macs(
     ```python
     >>> bert_macs(BertShape(), 256, pooled=1, logits=2)
     21743863296
+
     ```
     """
     hidden = config.hidden_size

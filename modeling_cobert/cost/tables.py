@@ -27,6 +27,7 @@ def cost_table(title: str, costs: Sequence[Cost], remarks: Sequence[str] = ()) -
     >>> table = cost_table("Robust04", paper_costs("robust04"))
     >>> table.rows[0]
     ['BERT-Base', '59,356.224', '0.000', '238.378', '1.000x', '59,356.224', '–', '–', '–']
+
     ```
     """
     published = any(cost.published for cost in costs)

@@ -24,7 +24,7 @@ VARIABLES = {
 }
 COLOURS = {name: colour for colour, name in VARIABLES.items()}
 # A page of 400 pixels shows the widest figure with 350, and text of 13 pixels with more than 9.
-WIDTH, TEXT = 480, 13
+WIDTH, TEXT = 440, 13
 STYLE = {
     "axes.axisbelow": True,
     "axes.edgecolor": COLOURS["soft"],
@@ -47,8 +47,9 @@ STYLE = {
     # marks at the axes would be references to elements by their ids, which must be unique in a page
     **{f"{axis}tick.{size}.size": 0 for axis in "xy" for size in ("major", "minor")},
 }
-# The artists whose paths get tooltips.
+# The collections whose paths get tooltips. A single path would be drawn by reference too, if it had not two urls.
 TIPS = "tips"
+TIPPED = {"gid": TIPS, "urls": [None, None]}
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -61,6 +62,7 @@ def shorten(text: str, length: int) -> str:
     ```python
     >>> shorten("abcdefghij", 7)
     'abc…hij'
+
     ```
     """
     text, half = visible(text), (length - 1) // 2
@@ -99,7 +101,7 @@ def _to_svg(figure, description: str, tips: Sequence[str]) -> Markup:
     Args:
         figure (`matplotlib.figure.Figure`): what is drawn.
         description (`str`): what is read aloud in its place.
-        tips (`Sequence[str]`): the tooltips, in the order in which the paths of the artists `TIPS` were drawn.
+        tips (`Sequence[str]`): the tooltips, in the order in which the paths of what is `TIPPED` were drawn.
     """
     file = io.BytesIO()
     figure.savefig(file, format="svg")
@@ -158,14 +160,16 @@ def gain_bars(gains: Mapping[str, float], measure: str, names: Mapping[str, str]
         bars = [[(i - 0.4, 0), (i - 0.4, gain), (i + 0.4, gain), (i + 0.4, 0)] for i, gain in enumerate(values)]
         # The thin edge is what is seen of a bar without height.
         look = {"facecolors": colours, "edgecolors": colours, "linewidths": 0.6, "antialiaseds": False}
-        axes.add_collection(PolyCollection(bars, gid=TIPS, **look))
+        axes.add_collection(PolyCollection(bars, **look, **TIPPED))
         axes.autoscale_view()
     else:  # thinner than a pixel: one outline for the gains and one for the losses
         axes.stairs([max(gain, 0.0) for gain in values], fill=True, color=COLOURS["gain"])
         axes.stairs([min(gain, 0.0) for gain in values], fill=True, color=COLOURS["loss"])
     if len(ordered) <= LABELLED_BARS:
         labels = [shorten(query_id, 12) for query_id in query_ids]
-        axes.set_xticks(range(len(labels)), labels, rotation=60, ha="right", rotation_mode="anchor")
+        # by their ends, so that they touch the axis in any font
+        upright = {"rotation": 90, "rotation_mode": "anchor", "ha": "right", "va": "center"}
+        axes.set_xticks(range(len(labels)), labels, **upright)
     axes.axhline(0, color=COLOURS["soft"], linewidth=1.2)
     axes.margins(x=0.01)
     if not any(abs(gain) > UNCHANGED for gain in values):
@@ -205,7 +209,7 @@ def helped_hurt_scatter(
         linewidth=0.7,
         alpha=0.6,
         zorder=2,
-        gid=TIPS,
+        **TIPPED,
     )
     axes.set_xlabel(f"{visible(measure)}, {shorten(baseline_name, 24)}")
     axes.set_ylabel(f"{visible(measure)}, {shorten(run_name, 24)}")
@@ -235,7 +239,7 @@ def cutoff_curves(curves: Mapping[str, Mapping[int, float]], measure: str) -> Ma
         k, values = zip(*sorted(curve.items()), strict=True)
         lines += axes.plot(k, values, linewidth=2, **look)
         # a size for each dot: else matplotlib would draw one and refer to it
-        axes.scatter(k, values, s=[36] * len(k), c=COLOURS["panel"], edgecolors=look["color"], zorder=3, gid=TIPS)
+        axes.scatter(k, values, s=[36] * len(k), c=COLOURS["panel"], edgecolors=look["color"], zorder=3, **TIPPED)
         tips += [f"{name}: {measure}@{cutoff} = {value:.4f}" for cutoff, value in zip(k, values, strict=True)]
     axes.set_xscale("log")
     axes.set_xticks(cutoffs, [str(cutoff) for cutoff in cutoffs])

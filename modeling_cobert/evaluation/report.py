@@ -3,14 +3,15 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from ..steps.files import atomic_open
 from .measures import Evaluation, Qrels, Run, mean_values, parse_measures
-from .plots import cutoff_curves, gain_bars, helped_hurt_scatter
+from .plots import SEPARATE_BARS, cutoff_curves, gain_bars, helped_hurt_scatter
 from .significance import Comparison, format_p
 from .tables import Table, changes_table, results_table, visible
 
@@ -69,12 +70,28 @@ class Section:
     ```python
     >>> weights = Table(["Prototype", "Weight"], [["d7", "0.41"], ["d2", "0.59"]])
     >>> section = Section("Context, explained", ["Which prototype weighed how much.", weights])
+
     ```
     """
 
     title: str
     blocks: Sequence[Block] = field(default_factory=list)
     short: str = ""
+
+
+@cache
+def _template() -> Template:
+    # Markup is our own: macros and figures. All else is made visible, then escaped.
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        finalize=lambda value: value if isinstance(value, Markup) else visible(value),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters["kind"] = lambda block: type(block).__name__
+    return environment.get_template("report.html")
 
 
 def render_report(title: str, sections: Sequence[Section], subtitle: str = "", footer: str = "") -> str:
@@ -87,18 +104,7 @@ def render_report(title: str, sections: Sequence[Section], subtitle: str = "", f
         subtitle (`str`, *optional*): below the title.
         footer (`str`, *optional*): at the end.
     """
-    # Markup is our own: macros and figures. All else is made visible here, then escaped.
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        finalize=lambda value: value if isinstance(value, Markup) else visible(value),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
-    environment.filters["kind"] = lambda block: type(block).__name__
-    template = environment.get_template("report.html")
-    return template.render(title=title, sections=sections, subtitle=subtitle, footer=footer)
+    return _template().render(title=title, sections=sections, subtitle=subtitle, footer=footer)
 
 
 def write_report(
@@ -156,17 +162,11 @@ def _pair_section(
     names = {query_id: f"{query_id} ({text})" for query_id, text in queries.items()}
     for position, comparison in enumerate(comparisons):
         values, reference = (evaluations[name].per_query[comparison.measure] for name in (run, baseline))
-        figures = Columns(
-            [
-                Figure(
-                    gain_bars(comparison.gains, comparison.measure, names), "Each bar is a query; hover to see which."
-                ),
-                Figure(
-                    helped_hurt_scatter(reference, values, baseline, run, comparison.measure),
-                    "Above the line helped, below it hurt. Larger dots are several queries.",
-                ),
-            ]
-        )
+        bars = gain_bars(comparison.gains, comparison.measure, names)
+        dots = helped_hurt_scatter(reference, values, baseline, run, comparison.measure)
+        hint = "; hover to see which" if len(values) <= SEPARATE_BARS else ""
+        text_below = "Above the line helped, below it hurt. Larger dots are several queries."
+        figures = Columns([Figure(bars, f"Each bar is a query{hint}."), Figure(dots, text_below)])
         text = _sentence(comparison)
         blocks += [text, figures] if position == 0 else [Details(comparison.measure, [text, figures])]
     blocks.append(Details("Query by query", [_query_table(evaluations, comparisons, queries)]))

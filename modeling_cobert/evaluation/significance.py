@@ -56,6 +56,7 @@ def randomisation_test(differences: Sequence[float], samples: int = 100_000, see
     ```python
     >>> randomisation_test([0.1, 0.1, 0.1])  # of eight patterns, two are as far from zero
     0.25
+
     ```
     """
     values = _clean(differences)
@@ -98,6 +99,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     ```python
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
+
     ```
     """
     order = sorted((i for i, p in enumerate(p_values) if p is not None), key=lambda i: p_values[i])

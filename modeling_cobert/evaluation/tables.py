@@ -74,6 +74,7 @@ def visible(text: str) -> str:
     ```python
     >>> visible("red\\x1b[0m")
     'red\\\\u001b[0m'
+
     ```
     """
     return "".join(f"\\u{ord(c):04x}" if _is_hidden(c) else c for c in str(text))

@@ -1,20 +1,25 @@
 """The HTML report: self-contained, nothing of the input is obeyed, and a real browser opens it, where there is one."""
 
 import html.parser
+import itertools
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from modeling_cobert.collections.trec import write_qrels, write_run
 from modeling_cobert.commands.compare import CompareArguments, main, named_paths
 from modeling_cobert.evaluation.measures import evaluate_run
-from modeling_cobert.evaluation.plots import cutoff_curves, gain_bars, helped_hurt_scatter, shorten, ticks
+from modeling_cobert.evaluation.plots import cutoff_curves, gain_bars, helped_hurt_scatter, shorten
 from modeling_cobert.evaluation.report import (
     Columns,
     Details,
@@ -27,15 +32,16 @@ from modeling_cobert.evaluation.report import (
     write_report,
 )
 from modeling_cobert.evaluation.significance import compare_runs
-from modeling_cobert.evaluation.tables import Table
+from modeling_cobert.evaluation.tables import Table, visible
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = "<script>alert(1)</script>"
 ALLOWED = set(
     "html head meta title style body header h1 p nav a main section h2 h3 div table caption thead tbody tr th td span "
-    "strong sup figure figcaption svg line text rect circle polyline path details summary footer".split()
+    "strong sup figure figcaption svg g text path details summary footer".split()
 )
 VOID = {"meta"}
+CURVES = {"run": {1: 0.5, 3: 0.4, 5: 0.4, 10: 0.3, 20: 0.3, 50: 0.2, 100: 0.1, 1000: 0.05}}
 
 
 class Page(html.parser.HTMLParser):
@@ -97,12 +103,12 @@ def test_report_is_self_contained_at_every_size(queries):
     page = check_self_contained(render_report("Title", sections, "subtitle", "footer"))
     assert "ours against base" in page.text and "nDCG@20" in page.text
     assert [section.title for section in sections] == ["Results", "Measure against cut-off", "ours against base"]
-    bars = gain_bars(comparisons[0].gains, "nDCG@20")
-    assert bars.count("<rect") == (queries if queries <= 400 else 0)
+    assert len(tipped(gain_bars(comparisons[0].gains, "nDCG@20"))) == (queries if queries <= 400 else 0)
+    assert ("hover to see which" in page.text) == (queries <= 400)
 
 
 def test_hostile_names_ids_and_texts_are_shown_and_not_obeyed():
-    evil = f'{HOSTILE}"onload="x" \u202e\x1b$title|'
+    evil = f'{HOSTILE}"onload="x" \u202e\x1b\ud800{{{{ title }}}}|'
     qrels, runs, results, comparisons = comparison(3, names=(evil, evil + "2"), hostile=evil)
     sections = comparison_sections(
         results,
@@ -128,28 +134,53 @@ def test_sections_of_others_stand_beside_ours(tmp_path):
     assert page.ids == ["section-1", "section-2"] and "Prototype" in page.text and "caption" in page.text
 
 
-def elements(svg: str, tag: str) -> list[ElementTree.Element]:
-    return list(ElementTree.fromstring(svg).iter(tag))
+class Tipped:
+    """A path that has a tooltip: what that says, the colour, and where the path lies, y downwards."""
+
+    def __init__(self, path: ElementTree.Element):
+        self.tip, style = path.find("title").text, path.get("style")
+        self.fill, self.stroke = (re.search(rf"{name}: var\(--(\w+)\)", style)[1] for name in ("fill", "stroke"))
+        numbers = [float(number) for number in re.findall(r"[\d.]+", path.get("d"))]
+        self.left, self.right = min(numbers[::2]), max(numbers[::2])
+        self.top, self.bottom = min(numbers[1::2]), max(numbers[1::2])
+        self.width, self.height = self.right - self.left, self.bottom - self.top
+
+
+def tipped(svg: str) -> list[Tipped]:
+    return [Tipped(path) for path in ElementTree.fromstring(svg).iter("path") if path.find("title") is not None]
+
+
+def texts(svg: str) -> list[str]:
+    return [element.text for element in ElementTree.fromstring(svg).iter("text")]
 
 
 def test_bars_are_as_long_as_gains_and_in_order():
-    bars = elements(gain_bars({"a": 0.2, "b": -0.1, "c": 0.0, "d": 0.4}, "P@20"), "rect")
-    assert [bar.find("title").text for bar in bars] == ["d: +0.4000", "a: +0.2000", "c: +0.0000", "b: -0.1000"]
-    assert [bar.get("class") for bar in bars] == ["gain", "gain", "same", "loss"]
-    heights = [float(bar.get("height")) for bar in bars]
-    assert heights[0] == pytest.approx(2 * heights[1], abs=0.05) and heights[0] == pytest.approx(
-        4 * heights[3], abs=0.1
-    )
-    assert float(bars[3].get("y")) == pytest.approx(float(bars[0].get("y")) + heights[0], abs=0.05)  # below the line
+    bars = tipped(gain_bars({"a": 0.2, "b": -0.1, "c": 0.0, "d": 0.4}, "P@20", {"b": "b (why)"}))
+    assert [bar.tip for bar in bars] == ["d: +0.4000", "a: +0.2000", "c: +0.0000", "b (why): -0.1000"]
+    assert [bar.fill for bar in bars] == ["gain", "gain", "same", "loss"]
+    assert [bar.height / bars[1].height for bar in bars] == pytest.approx([2, 1, 0, 0.5], abs=0.01)
+    assert bars[3].top == bars[0].bottom == bars[1].bottom  # the zero line
+    assert all(left.right < right.left for left, right in itertools.pairwise(bars))
+
+
+def test_few_queries_are_labelled_and_many_are_two_outlines():
+    few, many = (gain_bars({f"query-{i}": i / n - 0.5 for i in range(n)}, "P") for n in (30, 401))
+    assert {f"query-{i}" for i in range(30)} <= set(texts(few))
+    assert not any("query-" in text for text in texts(many)) and not tipped(many)
+    assert "var(--gain)" in many and "var(--loss)" in many
 
 
 def test_scatter_puts_helped_queries_above_the_diagonal_and_joins_equal_ones():
     svg = helped_hurt_scatter({"a": 0.1, "b": 0.5, "c": 0.1}, {"a": 0.4, "b": 0.2, "c": 0.4}, "base", "ours", "P@20")
-    both, single = elements(svg, "circle")
-    assert both.get("class") == "gain dot" and single.get("class") == "loss dot"
-    assert both.find("title").text == "a, c: 0.1000 → 0.4000"
-    assert float(both.get("r")) == pytest.approx(float(single.get("r")) * 2**0.5, abs=0.01)
-    assert float(both.get("cy")) < float(single.get("cy")) and float(both.get("cx")) < float(single.get("cx"))
+    both, single = tipped(svg)
+    assert both.fill == "gain" and single.fill == "loss"
+    assert both.tip == "a, c: 0.1000 → 0.4000"
+    assert both.width == pytest.approx(single.width * 2**0.5, abs=0.05) and both.width == pytest.approx(both.height)
+    assert both.top < single.top and both.left < single.left
+    assert {"P@20, base", "P@20, ours"} <= set(texts(svg))
+    crowd = dict.fromkeys([f"q{i}" for i in range(11)], 0.0)
+    (dot,) = tipped(helped_hurt_scatter(crowd, crowd, "x", "y", "P"))
+    assert dot.tip.endswith("q7 and 3 more: 0.0000 → 0.0000") and dot.fill == "same"
 
 
 def test_curves_and_cutoffs():
@@ -157,18 +188,107 @@ def test_curves_and_cutoffs():
     means = cutoff_means(qrels, runs, ["P"], [1, 2, 1000])
     # base: c a b, where c is not relevant; rankings have three documents, so 1000 is left out
     assert means["P"]["base"] == {1: 0.0, 2: 0.5}
-    svg = cutoff_curves({"x<": {1: 0.5, 10: 0.25, 100: 0.0}}, "P")
-    points = elements(svg, "circle")
-    x = [float(point.get("cx")) for point in points]
-    assert x[1] - x[0] == pytest.approx(x[2] - x[1], abs=0.02)  # logarithmic
-    assert points[0].find("title").text == "x<: P@1 = 0.5000"
-    elements(cutoff_curves({"only": {10: 0.0}}, "P"), "circle")
+    svg = cutoff_curves({"x<": {1: 0.5, 10: 0.25, 100: 0.0}, "y": {1: 0.5}}, "P")
+    points = tipped(svg)
+    assert points[1].left - points[0].left == pytest.approx(points[2].left - points[1].left, abs=0.02)  # logarithmic
+    assert points[1].top - points[0].top == pytest.approx(points[2].top - points[1].top, abs=0.02)
+    assert points[0].tip == "x<: P@1 = 0.5000" and [point.stroke for point in points] == ["s0"] * 3 + ["s1"]
+    assert {"1", "10", "100", "x<", "y", "P@k"} <= set(texts(svg))
+    assert len(tipped(cutoff_curves({"only": {10: 0.0}}, "P"))) == 1
 
 
-def test_ticks_and_names():
-    assert ticks(0, 1) == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
-    assert ticks(-0.11, 0.22) == [-0.1, -0.05, 0.0, 0.05, 0.1, 0.15, 0.2]
-    assert ticks(3, 3) and ticks(0, 250) == [0, 50, 100, 150, 200, 250]
+@pytest.mark.parametrize("runs", [1, 30])
+def test_every_run_has_its_line_in_the_legend(runs):
+    names = [f"_run{i}" for i in range(runs)]
+    svg = cutoff_curves({name: {1: 0.1 * i, 5: 0.2} for i, name in enumerate(names)}, "P")
+    assert [text for text in texts(svg) if "run" in text] == names
+
+
+HOSTILE_NAMES = [
+    "</svg><script>alert(1)</script>",
+    "\"' onload='x'",
+    "$x^2$ and $\\frac",
+    "_hidden",
+    "\u202eabc\u2069",
+    "a\nb\x1b[0m",
+    "\U0001f600 日本語",
+    "\ud800 alone",
+    "\uffff",
+    "#000005",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_plots_show_a_name_as_it_is(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bars = gain_bars({name: 0.5, "other": -0.5}, name)
+        dots = helped_hurt_scatter({name: 0.5}, {name: 0.25}, name, name, name)
+        curves = cutoff_curves({name: {1: 0.5, 2: 0.25}}, name)
+    shown = visible(name)
+    assert tipped(bars)[0].tip == f"{shown}: +0.5000" and shorten(name, 12) in texts(bars)
+    assert tipped(dots)[0].tip == f"{shown}: 0.5000 → 0.2500"
+    assert texts(dots).count(f"{shown}, {shorten(name, 24)}") == 2
+    assert tipped(curves)[1].tip == f"{shown}: {shown}@2 = 0.2500" and shorten(name, 27) in texts(curves)
+    for svg in (bars, dots, curves):
+        assert shown in ElementTree.fromstring(svg).get("aria-label")
+        assert {element.tag for element in ElementTree.fromstring(svg).iter()} == {"svg", "g", "path", "text", "title"}
+        check_self_contained(render_report("", [Section("", [Figure(svg)])]))
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.text(st.characters(exclude_categories=[]), min_size=1))
+def test_plots_take_any_text(name):
+    assert tipped(helped_hurt_scatter({name: 0.5}, {name: 0.25}, name, name, name))[0].tip.startswith(visible(name))
+
+
+def test_text_stays_readable_on_a_narrow_page():
+    """A page of 400 pixels has 350 for a figure: text must keep 9 pixels, and stand inside."""
+    gains = {f"query-{i}": i / 30 - 0.5 for i in range(30)}
+    figures = [
+        gain_bars(gains, "nDCG@20"),
+        helped_hurt_scatter(gains, gains, "b", "r", "P"),
+        cutoff_curves(CURVES, "P"),
+    ]
+    for svg in figures:
+        width, height = (float(size) for size in ElementTree.fromstring(svg).get("viewBox").split()[2:])
+        for text in ElementTree.fromstring(svg).iter("text"):
+            size = float(re.search(r"([\d.]+)px", text.get("style"))[1])
+            assert size * min(1, 350 / width) >= 9
+            assert 0 <= float(text.get("x")) <= width and 0 <= float(text.get("y")) <= height
+
+
+PROGRAM = """
+from modeling_cobert.evaluation.plots import cutoff_curves, gain_bars, helped_hurt_scatter
+values = {"a": 0.1, "b": 0.7}
+plots = [gain_bars(values, "P"), helped_hurt_scatter(values, {"a": 0.5, "b": 0.2}, "x", "y", "P")]
+plots.append(cutoff_curves({"x": {1: 0.5, 10: 0.4}}, "P"))
+"""
+
+
+def test_the_same_bytes_in_every_process_and_with_any_matplotlibrc(tmp_path):
+    here: dict = {}
+    exec(PROGRAM, here)
+    (tmp_path / "matplotlibrc").write_text("font.size: 30\naxes.grid: False\ntext.parse_math: True\n")
+    variables = {"PYTHONHASHSEED": "1", "PYTHONPATH": str(ROOT), "MATPLOTLIBRC": str(tmp_path / "matplotlibrc")}
+    command = [sys.executable, "-c", PROGRAM + "print(ascii([*map(str, plots)]))"]
+    there = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=True)
+    assert there.stdout.strip() == ascii([*map(str, here["plots"])])
+
+
+def test_without_matplotlib_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r"modeling-cobert\[report\]"):
+        gain_bars({"q": 0.5}, "P")
+    assert "text" in render_report("T", [Section("S", ["text"])])  # a report without plots needs none
+
+
+def test_a_figure_that_is_not_ours_is_escaped():
+    page = Page(render_report("T", [Section("S", [Figure("<svg><script>x</script></svg>")])]))
+    assert not page.tags & {"svg", "script"} and "<script>" in page.text
+
+
+def test_names_are_cut_in_their_middle():
     assert shorten("abcdefghij", 7) == "abc…hij" and shorten("abc", 7) == "abc"
 
 

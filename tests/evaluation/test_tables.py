@@ -8,16 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modeling_cobert.evaluation.measures import Evaluation
+from modeling_cobert.evaluation.report import Section, render_report
 from modeling_cobert.evaluation.significance import compare_runs
 from modeling_cobert.evaluation.tables import (
     Cell,
     Table,
     changes_table,
-    escape_html,
     escape_latex,
     escape_markdown,
     results_table,
-    to_html,
     to_latex,
     to_markdown,
     to_terminal,
@@ -53,21 +52,31 @@ def test_nothing_that_a_terminal_obeys_is_left(text):
     assert not re.search(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]", shown)
 
 
+def to_html(table: Table) -> str:
+    page = render_report("", [Section("", [table])])
+    return page[page.index('<div class="table-scroll">') : page.index("</section>")]
+
+
 class Text(html.parser.HTMLParser):
     """What a reader of the HTML sees, cell by cell, and the tags that it is made of."""
 
     def __init__(self, page: str):
         super().__init__()
-        self.cells, self.tags = [], set()
+        self.cells, self.tags, self.inside = [], set(), False
         self.feed(page)
 
     def handle_starttag(self, tag, attrs):
         self.tags.add(tag)
         if tag in ("td", "th"):
             self.cells.append("")
+            self.inside = True
+
+    def handle_endtag(self, tag):
+        if tag in ("td", "th"):
+            self.inside = False
 
     def handle_data(self, data):
-        if self.cells:
+        if self.inside:
             self.cells[-1] += data
 
 
@@ -110,8 +119,14 @@ def test_latex_leaves_no_special_character_bare(text):
     assert not re.search(r"[\\{}$&#%_^~]", rest)
 
 
-def test_escaped_quotes_for_attributes():
-    assert escape_html("\"'<&>") == "&quot;&#x27;&lt;&amp;&gt;"
+def test_html_by_hand():
+    body = to_html(TABLE)
+    assert "<caption>Title</caption>" in body and '<p class="note">note</p>' in body
+    assert '<th scope="col" class="text">Run</th>' in body and '<th scope="col" class="number">P@20</th>' in body
+    marked = '<td class="number"><strong>0.75</strong><span class="marks"><sup>†‡</sup></span></td>'
+    assert marked in body.replace("\n", "")
+    assert '<td class="number">0.25<span class="marks"><sup class="worse">↓†</sup></span></td>' in body
+    assert "&#34;&#39;&lt;&amp;&gt;" in to_html(Table(["\"'<&>"], []))
 
 
 def test_a_crooked_table_is_an_error():
