@@ -16,7 +16,7 @@ from ..data.passage_scores import model_sha256
 from ..grouping_cobert import best_first, merge_spans, overlapping_spans
 from ..modeling_cobert import CoBertForGroupwiseRanking
 from ..passages_cobert import PairTokenizer, default_batch_tokens, map_rows
-from ..reranking_cobert import calibrate_list, score_groups, select_vectors
+from ..reranking_cobert import calibrate_list, input_device, score_groups, select_vectors
 from ..selection_cobert import BUILT_IN
 from ..steps.folders import json_sha256
 from ..steps.shards import map_queries
@@ -148,7 +148,8 @@ class Ranker:
         if self.selector in BUILT_IN:
             return None
         model = self.model
-        return model_sha256(model.text_side.find_selector(self.selector, model.config.max_length, model.device))
+        device = input_device(model)
+        return model_sha256(model.text_side.find_selector(self.selector, model.config.max_length, device))
 
     @torch.inference_mode()
     def encode_documents(
