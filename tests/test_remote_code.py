@@ -51,6 +51,19 @@ model.push_to_hub("org/cobert-tiny")
 print(json.dumps({}))
 """
 
+SAVE_AND_PUSH = """
+import json, sys
+from huggingface_hub.errors import HfHubHTTPError
+from modeling_cobert import CoBertForGroupwiseRanking
+model = CoBertForGroupwiseRanking.from_pretrained(sys.argv[1])
+options = {"push_to_hub": True, "token": "hf_test", "private": True}
+model.save_pretrained(sys.argv[2], repo_id="org/saved", commit_message="Trained on Sunday", **options)
+try:
+    model.save_pretrained(sys.argv[2], repo_id="org/asked", create_pr=True, **options)
+except HfHubHTTPError as error:
+    print(json.dumps({"refused": str(error)}))
+"""
+
 
 def run(code: str, *args: str, env: dict | None = None, cwd: Path) -> dict:
     done = subprocess.run(
@@ -139,6 +152,21 @@ def test_hub(saved, hub, tmp_path):
     offline = run(NO_PACKAGE + LOAD, request, env={**env, "HF_HUB_OFFLINE": "1"}, cwd=tmp_path)
     check(offline["org/cobert-tiny"], expected)
     assert len(hub.requests) == asked
+
+
+def test_saving_pushes_everything_in_one_commit(saved, hub, tmp_path):
+    """Weights, code and tokenizer go together, so all of the Hub's options hold for all of them."""
+    env = hub.env(tmp_path / "pusher", PYTHONPATH=str(ROOT))
+    told = run(SAVE_AND_PUSH, str(saved), str(tmp_path / "out"), env=env, cwd=tmp_path)
+    files = set(hub.files("org/saved"))
+    assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= files
+    assert {path.name for path in saved.glob("*_cobert.py")} <= files
+    repo = hub.repo("org/saved")
+    assert repo.private and [c.title for c in repo.commits.values()].count("Trained on Sunday") == 1
+    assert len(repo.commits) == 2  # the repository's own first one, and ours
+    # This Hub has no pull requests: asked for one, it says so, and nothing may have gone past it to the main branch.
+    assert "no pull requests" in told["refused"]
+    assert hub.files("org/asked").keys() <= {".gitattributes"}
 
 
 def test_import_needs_torch_and_transformers_only():

@@ -12,7 +12,10 @@ from transformers import AutoTokenizer, BertForSequenceClassification, BertModel
 from modeling_cobert.selection_cobert import (
     BiEncoderSelector,
     CrossEncoderSelector,
+    FirstStageSelector,
+    LexicalSelector,
     by_document,
+    choose_passages,
     lexical_scores,
     load_selector,
 )
@@ -104,3 +107,87 @@ def test_what_is_no_selector(tmp_path):
 def test_by_document(tmp_path):
     pairs = load_selector(str(tiny.bert_checkpoint(tmp_path))).pairs
     assert by_document([1.0, 2.0, 3.0, 4.0], pairs.cut(["a b c", "", "d"], 2, 1)) == [[1.0, 2.0], [3.0], [4.0]]
+
+
+KINDS = {
+    "lexical": LexicalSelector,
+    "first-stage": FirstStageSelector,
+    "cross-encoder": CrossEncoderSelector,
+    "bi-encoder": BiEncoderSelector,
+}
+
+
+@pytest.fixture(scope="module")
+def selectors(tmp_path_factory) -> dict:
+    folders = {
+        "cross-encoder": tiny.bert_checkpoint(tmp_path_factory.mktemp("cross"), labels=1),
+        "bi-encoder": tiny.bert_checkpoint(tmp_path_factory.mktemp("bi")),
+    }
+    return {kind: load_selector(str(folders.get(kind, kind)), max_length=32) for kind in KINDS}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_interface(kind, selectors):
+    selector = selectors[kind]
+    assert type(selector) is KINDS[kind] and selector.kind == kind and selector.to("cpu") is selector
+    assert (selector.pairs is None) == (kind in ("lexical", "first-stage"))
+    documents = selector.cut([{"title": "the sky", "text": text} for text in DOCUMENTS], 5, 2, True)
+    done = []
+    scores = selector.score("bees see colour", documents, 64, advance=done.append)
+    assert [len(of_document) for of_document in scores] == [len(document.spans) for document in documents]
+    assert sum(done) == sum(map(len, scores))  # no two passages are equal here
+    again = selector.score("bees see colour", documents, 1, workers=2)
+    for one, other in zip(scores, again, strict=True):
+        assert one == pytest.approx(other, abs=1e-5)
+    best, chosen = choose_passages(selector, "bees see colour", documents, 64)
+    assert chosen == [max(of_document) for of_document in scores]
+    assert best == [of_document.index(max(of_document)) for of_document in scores]
+    assert selector.score("bees", [], 64) == [] and choose_passages(selector, "bees", [], 64) == ([], [])
+
+
+def test_ties_go_to_the_first_passage():
+    selector = LexicalSelector()
+    documents = selector.cut(["car bees bees car", "road road road", ""], passage_words=2, passage_overlap=0)
+    best, scores = choose_passages(selector, "bees", documents, 64)
+    assert best == [0, 0, 0] and scores[0] > 0 and scores[1:] == [0.0, 0.0]
+
+
+def test_the_first_stage_keeps_its_order():
+    selector = FirstStageSelector()
+    best, scores = choose_passages(selector, "x", selector.cut(DOCUMENTS, 5, 2), 64)
+    assert best == [0, 0, 0, 0] and scores == [0.0, -1.0, -2.0, -3.0]
+
+
+def test_terms_are_counted_once_a_document():
+    selector = LexicalSelector()
+    documents = selector.cut(DOCUMENTS, 5, 2)
+    texts = [document.text(i) for document in documents for i in range(len(document.spans))]
+    for query in ("bees see", "car"):
+        assert selector.score(query, documents, 64) == by_document(lexical_scores(query, texts), documents)
+    assert documents[0].term_counts is documents[0].term_counts
+    assert documents == selector.cut(DOCUMENTS, 5, 2)  # what was counted is no part of what a document is
+
+
+def test_embeddings_of_passages_may_be_kept(selectors):
+    """A subclass that keeps vectors overrides one method, and scores the same."""
+    selector = selectors["bi-encoder"]
+    documents = selector.cut(DOCUMENTS, 5, 2)
+    kept = selector.embed_passages(documents, 64)
+    assert kept.shape == (sum(len(d.spans) for d in documents), tiny.HIDDEN)
+    assert_close(kept.norm(dim=-1), torch.ones(len(kept)))
+    assert selector.embed_query("bees").shape == (tiny.HIDDEN,)
+
+    class Keeping(BiEncoderSelector):
+        def embed_passages(self, documents, batch_tokens, workers=1, advance=None):
+            return kept
+
+    keeping = Keeping(selector.model, selector.pairs.tokenizer, 32, selector.pooling)
+    assert keeping.score("bees see", documents, 64) == selector.score("bees see", documents, 64)
+    for kind in ("bi-encoder", "cross-encoder"):
+        with pytest.raises(ValueError, match="the query has 40 tokens"):
+            selectors[kind].score("bees " * 40, documents, 64)
+
+
+def test_the_model_itself_is_no_selector_to_load():
+    with pytest.raises(ValueError, match="selector 'self' is the model itself"):
+        load_selector("self")
