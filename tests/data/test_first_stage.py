@@ -1,11 +1,12 @@
 """First stages: scores by hand, against bm25s and PISA, and properties of the index and of the expansions."""
 
 import math
+import re
 from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from modeling_cobert.collections.collection import Document, open_collection
@@ -76,7 +77,6 @@ def test_unknown_analysis(name, stemmer):
 # --- index
 
 
-@settings(deadline=None)
 @given(
     texts=st.lists(st.text("ab.' é\n", max_size=12), min_size=1, max_size=8),
     name=st.sampled_from(["terrier", "anserini"]),
@@ -159,7 +159,7 @@ def test_dph_of_a_document_with_one_term_only_is_finite():
     k=st.integers(1, 14),
     model=st.sampled_from(["bm25", "bm25+rm3", "dph", "dph+kl"]),
 )
-@settings(deadline=None)
+@example(texts=["aaaa"], query="aaaa", k=1, model="bm25")  # no word to Terrier's analysis
 def test_a_shorter_ranking_is_the_head_of_the_longer_one(texts, query, k, model):
     index = make_index(texts)
     stage = FirstStage(model)
@@ -168,12 +168,15 @@ def test_a_shorter_ranking_is_the_head_of_the_longer_one(texts, query, k, model)
     assert list(ranking.items()) == list(everything.items())[:k]
     assert list(everything) == trec_order(everything)
     if "+" not in model:  # exactly the documents that hold a term of the query
-        words = set(query.split())
-        assert set(everything) == {f"d{i}" for i, text in enumerate(texts, start=1) if words & set(text.split())}
+
+        def words(text):  # Terrier drops those with more than three equal letters in a row
+            return {word for word in text.split() if not re.search(r"(.)\1{3}", word)}
+
+        found = {f"d{i}" for i, text in enumerate(texts, start=1) if words(query) & words(text)}
+        assert set(everything) == found
 
 
 @given(st.lists(st.text("abcd ", min_size=1, max_size=10), min_size=2, max_size=8), st.randoms())
-@settings(deadline=None)
 def test_order_of_the_collection_does_not_matter(texts, random):
     documents = [Document(f"d{number}", "", text) for number, text in enumerate(texts)]
     shuffled = random.sample(documents, len(documents))
