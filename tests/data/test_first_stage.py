@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import regex
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -49,12 +50,27 @@ def test_anserini_analysis():
     assert [len(term) for term in Analyzer("anserini", **PLAIN)("x" * 300)] == [255, 45]
 
 
-@given(st.text(max_size=60))
+# One of each kind that Unicode's rules for words tell apart, and anything else.
+SPACES, MARKS = " \r\x0b\x1c\x85\xa0\u2028\u202f", "\u0301\u200d\xad\ufeff\U000e0100"
+LETTERS = st.sampled_from("a0'\".,:_-ツאあก中가İΣ\U0001f1e6🐝’" + SPACES + MARKS)
+
+
+@given(st.text(st.one_of(LETTERS, st.characters()), max_size=60))
+@example("\r\U000e01000")
+@example("\ufeffword")
+@example("1\u202f000")
 def test_chunks_change_nothing(text):
-    # The standard tokeniser looks at chunks; on the whole text it must find the same words.
+    # The standard tokeniser looks at chunks; on the whole text it must find the same words. Marks after white space
+    # hang on nothing and are dropped; and every white space separates.
     from modeling_cobert.retrieval.analysis import _standard_tokens
 
-    assert Analyzer("anserini", **PLAIN)(text) == _standard_tokens(text.lower())
+    whole = text.lower().replace("\u202f", " ")
+    whole = regex.sub(r"(^|\s)[\p{WB=Extend}\p{WB=Format}\p{WB=ZWJ}]+", r"\1", whole)
+    assert Analyzer("anserini", **PLAIN)(text) == _standard_tokens(whole)
+
+
+def test_a_word_after_a_byte_order_mark_or_a_soft_hyphen_is_a_word():
+    assert Analyzer("anserini", **PLAIN)("\ufeffword \xadhyphen \u0301accent \u0301") == ["word", "hyphen", "accent"]
 
 
 def test_stop_lists(tmp_path):
