@@ -11,11 +11,14 @@ QUIET_THREADS := OMP_WAIT_POLICY=PASSIVE
 
 # `make fuzz SEED=1` repeats a search; COBERT_FUZZ_EXAMPLES says how many examples a test gets.
 SEED ?= $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
-# What the benchmarks measure unless told otherwise; an empty SELECTOR is the demo's all-MiniLM-L6-v2.
+# What the benchmarks measure unless told otherwise: sizes for minutes and 8 GB. Those of EXPERIMENTS.md are 500,000
+# documents (an hour), 64 pairs (20 GB), 4 queries with 50 candidates each. An empty SELECTOR is the demo's all-MiniLM-L6-v2.
 COLLECTION ?= demo
 SELECTOR ?=
-DOCUMENTS ?= 500000
-PAIRS ?= 64
+QUERIES ?= 2
+CANDIDATES ?= 10
+DOCUMENTS ?= 50000
+PAIRS ?= 16
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test fuzz wheel-test lint format bench bench-retrieval bench-selection bench-training clean
@@ -59,15 +62,16 @@ format: $(STAMP)  ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: bench-selection bench-training bench-retrieval  ## every benchmark, each a ratio in one run; takes an hour
+bench: bench-selection bench-training bench-retrieval  ## every benchmark, each a ratio in one run
 
-bench-retrieval: $(STAMP)  ## first stage against bm25s and PISA; DOCUMENTS (500,000)
+bench-retrieval: $(STAMP)  ## first stage against bm25s and PISA; DOCUMENTS (50000)
 	$(BIN)/python benchmarks/retrieval.py --documents $(DOCUMENTS)
 
-bench-selection: $(STAMP)  ## passages a second against sentence-transformers; SELECTOR (all-MiniLM-L6-v2), COLLECTION (demo)
-	$(QUIET_THREADS) $(BIN)/python benchmarks/selection.py --collection $(COLLECTION) $(if $(SELECTOR),--selector $(SELECTOR))
+bench-selection: $(STAMP)  ## passages a second against sentence-transformers; SELECTOR, COLLECTION (demo), QUERIES, CANDIDATES
+	$(QUIET_THREADS) $(BIN)/python benchmarks/selection.py --collection $(COLLECTION) --queries $(QUERIES) \
+		--k $(CANDIDATES) $(if $(SELECTOR),--selector $(SELECTOR))
 
-bench-training: $(STAMP)  ## memory and time of a training step with the encoder in chunks; PAIRS (64; 20 GB)
+bench-training: $(STAMP)  ## memory and time of a training step with the encoder in chunks; PAIRS (16)
 	$(BIN)/python benchmarks/training_memory.py --pairs $(PAIRS)
 
 clean:  ## remove the virtual environment, caches and what builds leave; outputs/ stays
