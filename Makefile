@@ -12,7 +12,7 @@ QUIET_THREADS := OMP_WAIT_POLICY=PASSIVE
 # `make fuzz SEED=1` repeats a search; COBERT_FUZZ_EXAMPLES says how many examples a test gets.
 SEED ?= $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 # What the benchmarks measure unless told otherwise: sizes for minutes and 8 GB. Those of EXPERIMENTS.md are 500,000
-# documents (an hour), 64 pairs (20 GB), 4 queries with 50 candidates each. An empty SELECTOR is the demo's all-MiniLM-L6-v2.
+# documents (an hour), 64 pairs (20 GB), 4 queries of 50 candidates. An empty SELECTOR is the demo's all-MiniLM-L6-v2.
 COLLECTION ?= demo
 SELECTOR ?=
 QUERIES ?= 2
