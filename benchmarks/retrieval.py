@@ -126,7 +126,7 @@ def run_pisa(folder: Path, k: int) -> tuple[Callable, Callable]:
         topics = [{"qid": query_id, "query": text} for query_id, text in read_texts(folder / "queries.jsonl")]
         run: dict[str, dict[str, float]] = {}
         result = engine(pandas.DataFrame(topics))
-        for query_id, doc_id, score in zip(result.query_id, result.docno, result.score, strict=True):
+        for query_id, doc_id, score in zip(result.qid, result.docno, result.score, strict=True):
             run.setdefault(query_id, {})[doc_id] = float(score)
         return run
 
