@@ -4,11 +4,27 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# One thread per process: tiny models run several times faster without a thread pool, and xdist uses the cores.
+PYTEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
+# Waiting threads sleep: on a busy machine those that spin make it ten times slower.
+QUIET_THREADS := OMP_WAIT_POLICY=PASSIVE
+
+# `make fuzz SEED=1` repeats a search; COBERT_FUZZ_EXAMPLES says how many examples a test gets.
+SEED ?= $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
+# What the benchmarks measure unless told otherwise: sizes for minutes and 8 GB. Those of EXPERIMENTS.md are 500,000
+# documents (an hour), 64 pairs (20 GB), 4 queries of 50 candidates. An empty SELECTOR is the demo's all-MiniLM-L6-v2.
+COLLECTION ?= demo
+SELECTOR ?=
+QUERIES ?= 2
+CANDIDATES ?= 10
+DOCUMENTS ?= 50000
+PAIRS ?= 16
+
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint bench bench-retrieval bench-selection bench-training format clean
+.PHONY: help install demo test fuzz wheel-test lint format bench bench-retrieval bench-selection bench-training clean
 
 help:  ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 17
 
 $(STAMP): setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -18,32 +34,46 @@ $(STAMP): setup.py constraints.txt
 
 install: $(STAMP)  ## make .venv with everything in it
 
-# Waiting threads sleep: on a busy machine those that spin make it ten times slower.
 demo: $(STAMP)  ## the whole way on a CPU: retrieve, select, group, train, test, re-rank
-	OMP_WAIT_POLICY=PASSIVE $(BIN)/python data_scripts/demo.py
+	$(QUIET_THREADS) $(BIN)/python data_scripts/demo.py
 
-# One thread per process: tiny models run several times faster without a thread pool, and xdist uses the cores.
-test: lint  ## lint, then every test, offline
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2 --dist loadfile tests
+test: lint  ## lint, then every test, offline, with the same examples each time
+	$(PYTEST) -n 2 --dist loadfile tests
+
+fuzz: SEED := $(SEED)
+fuzz: $(STAMP)  ## every property test with 20,000 random examples (COBERT_FUZZ_EXAMPLES); SEED repeats a search
+	@echo "seed $(SEED); again: make fuzz SEED=$(SEED)"
+	$(PYTEST) -n 2 --dist worksteal -m hypothesis --hypothesis-profile fuzz --hypothesis-seed $(SEED) tests
+
+# `build` is removed before and after: setuptools would put into the wheel whatever an earlier build left there.
+wheel-test:  ## install the wheel without extras in a fresh environment; there prepare, train, evaluate, re-rank
+	set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder" build' EXIT; rm -rf build; \
+	$(PYTHON) -m venv "$$folder/venv"; python="$$folder/venv/bin/python"; \
+	"$$python" -m pip wheel --quiet --no-deps --wheel-dir "$$folder/wheel" .; \
+	"$$python" -m pip install --quiet -c constraints.txt "$$folder"/wheel/*.whl; \
+	cp tests/wheel_check.py "$$folder"; source="$$PWD/modeling_cobert"; cd "$$folder"; \
+	HF_HUB_OFFLINE=1 $(QUIET_THREADS) "$$python" -I wheel_check.py --source "$$source"
 
 lint: $(STAMP)  ## ruff
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-bench: bench-retrieval bench-selection bench-training  ## every benchmark, each a ratio in one run; takes an hour
-
-bench-retrieval: $(STAMP)  ## first stage against bm25s and PISA, 500,000 documents
-	$(BIN)/python benchmarks/retrieval.py --pisa-python $(BIN)/python
-
-bench-selection: $(STAMP)  ## passages a second against sentence-transformers; SELECTOR and COLLECTION to be given
-	$(BIN)/python benchmarks/selection.py --selector $(SELECTOR) --collection $(COLLECTION)
-
-bench-training: $(STAMP)  ## memory and time of a training step with the encoder in chunks
-	$(BIN)/python benchmarks/training_memory.py
-
 format: $(STAMP)  ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-clean:  ## remove the virtual environment and caches
-	rm -rf $(VENV) .pytest_cache .ruff_cache build dist *.egg-info
+bench: bench-selection bench-training bench-retrieval  ## every benchmark, each a ratio in one run
+
+bench-retrieval: $(STAMP)  ## first stage against bm25s and PISA; DOCUMENTS (50000)
+	$(BIN)/python benchmarks/retrieval.py --documents $(DOCUMENTS)
+
+bench-selection: $(STAMP)  ## passages a second against sentence-transformers; SELECTOR, COLLECTION (demo), QUERIES, CANDIDATES
+	$(QUIET_THREADS) $(BIN)/python benchmarks/selection.py --collection $(COLLECTION) --queries $(QUERIES) \
+		--k $(CANDIDATES) $(if $(SELECTOR),--selector $(SELECTOR))
+
+bench-training: $(STAMP)  ## memory and time of a training step with the encoder in chunks; PAIRS (16)
+	$(BIN)/python benchmarks/training_memory.py --pairs $(PAIRS)
+
+clean:  ## remove the virtual environment, caches and what builds leave; outputs/ stays
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,13 +2,13 @@
 
 ```bash
 python benchmarks/retrieval.py --documents 5000                                   # a minute's look
-python benchmarks/retrieval.py --pisa-python ../venv-pisa/bin/python              # 500,000 documents of 200 words
+python benchmarks/retrieval.py                                                    # 500,000 documents of 200 words
 ```
 
-A collection is generated (words of a Zipfian vocabulary), written once as jsonl, and each system reads it in a process
-of its own, one thread each, in turn. The seconds include reading and analysing the text; CPU seconds are there because
-a busy machine stretches the others. The last column says how many of the ten best documents a system shares with ours:
-that all do the same work.
+bm25s and PISA come with the extra `bench`, PISA on Linux only. A collection is generated (words of a Zipfian
+vocabulary), written once as jsonl, and each system reads it in a process of its own, one thread each, in turn. The
+seconds include reading and analysing the text; CPU seconds are there because a busy machine stretches the others. The
+last column says how many of the ten best documents a system shares with ours: that all do the same work.
 """
 
 import argparse
@@ -126,7 +126,7 @@ def run_pisa(folder: Path, k: int) -> tuple[Callable, Callable]:
         topics = [{"qid": query_id, "query": text} for query_id, text in read_texts(folder / "queries.jsonl")]
         run: dict[str, dict[str, float]] = {}
         result = engine(pandas.DataFrame(topics))
-        for query_id, doc_id, score in zip(result.query_id, result.docno, result.score, strict=True):
+        for query_id, doc_id, score in zip(result.qid, result.docno, result.score, strict=True):
             run.setdefault(query_id, {})[doc_id] = float(score)
         return run
 

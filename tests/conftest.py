@@ -13,8 +13,23 @@ from pathlib import Path  # noqa: E402
 
 import pytest  # noqa: E402
 from hub_server import LoopbackHub  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
+
+# The same examples each time, and no memory of other runs: `make test` says the same of the same code. What no fixed
+# examples meet is looked for by `make fuzz` (`--hypothesis-profile fuzz`), with a seed that it prints.
+settings.register_profile("ci", derandomize=True, deadline=None, database=None, print_blob=True)
+settings.register_profile(
+    "fuzz",
+    max_examples=int(os.environ.get("COBERT_FUZZ_EXAMPLES", 20_000)),
+    derandomize=False,
+    deadline=None,
+    database=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("ci")
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ or with more than 3 equal characters in a row is dropped (Terrier's EnglishToken
 words; Porter's stemmer.
 
 `anserini`: words by Unicode's rules (UAX #29, as Lucene's StandardTokenizer), lower-cased, a final 's removed,
-Lucene's 33 stop words, Porter's stemmer.
+Lucene's 33 stop words, Porter's stemmer. Unlike there, a narrow no-break space separates words like any other space.
 
 Both stem with Snowball's `porter`; `english` is Porter 2, which PISA uses. Neither tokeniser looks across white space.
 So a text is first cut into *chunks* by cheap string operations, and only a chunk never seen before is analysed.
@@ -31,6 +31,8 @@ _STANDARD_TABLE = str.maketrans({char: char if char.isalnum() or char in "'.,;:_
 _NOISE = re.compile(r"(.)\1{3}|[0-9](?:[^0-9]*[0-9]){4}|.{21}")
 # With the flag (?w), regex's \b is the word boundary of UAX #29.
 _STANDARD_WORD = regex.compile(r"(?w)\b\w.*?\b", regex.VERSION1)
+# Marks belong to the character before them; with none before them they are part of no word.
+_LOOSE_MARKS = regex.compile(r"[\p{WB=Extend}\p{WB=Format}\p{WB=ZWJ}]+", regex.VERSION1)
 _POSSESSIVE = ("'s", "\u2019s", "\uff07s")
 _MAX_STANDARD_LENGTH = 255
 
@@ -133,7 +135,8 @@ def _standard_chunks(text: str) -> list[str]:
 
 def _standard_tokens(chunk: str) -> list[str]:
     tokens = []
-    for word in _STANDARD_WORD.findall(chunk):
+    loose = None if chunk.isascii() else _LOOSE_MARKS.match(chunk)
+    for word in _STANDARD_WORD.findall(chunk[loose.end() :] if loose else chunk):
         word = word[:-2] if word.endswith(_POSSESSIVE) else word
         tokens.extend(
             word[start : start + _MAX_STANDARD_LENGTH] for start in range(0, len(word), _MAX_STANDARD_LENGTH)

@@ -1,11 +1,13 @@
 """First stages: scores by hand, against bm25s and PISA, and properties of the index and of the expansions."""
 
 import math
+import re
 from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+import regex
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from modeling_cobert.collections.collection import Document, open_collection
@@ -50,12 +52,27 @@ def test_anserini_analysis():
     assert [len(term) for term in Analyzer("anserini", **PLAIN)("x" * 300)] == [255, 45]
 
 
-@given(st.text(max_size=60))
+# One of each kind that Unicode's rules for words tell apart, and anything else.
+SPACES, MARKS = " \r\x0b\x1c\x85\xa0\u2028\u202f", "\u0301\u200d\xad\ufeff\U000e0100"
+LETTERS = st.sampled_from("a0'\".,:_-ツאあก中가İΣ\U0001f1e6🐝’" + SPACES + MARKS)
+
+
+@given(st.text(st.one_of(LETTERS, st.characters()), max_size=60))
+@example("\r\U000e01000")
+@example("\ufeffword")
+@example("1\u202f000")
 def test_chunks_change_nothing(text):
-    # The standard tokeniser looks at chunks; on the whole text it must find the same words.
+    # The standard tokeniser looks at chunks; on the whole text it must find the same words. Marks after white space
+    # hang on nothing and are dropped; and every white space separates.
     from modeling_cobert.retrieval.analysis import _standard_tokens
 
-    assert Analyzer("anserini", **PLAIN)(text) == _standard_tokens(text.lower())
+    whole = text.lower().replace("\u202f", " ")
+    whole = regex.sub(r"(^|\s)[\p{WB=Extend}\p{WB=Format}\p{WB=ZWJ}]+", r"\1", whole)
+    assert Analyzer("anserini", **PLAIN)(text) == _standard_tokens(whole)
+
+
+def test_a_word_after_a_byte_order_mark_or_a_soft_hyphen_is_a_word():
+    assert Analyzer("anserini", **PLAIN)("\ufeffword \xadhyphen \u0301accent \u0301") == ["word", "hyphen", "accent"]
 
 
 def test_stop_lists(tmp_path):
@@ -78,7 +95,6 @@ def test_unknown_analysis(name, stemmer):
 # --- index
 
 
-@settings(deadline=None)
 @given(
     texts=st.lists(st.text("ab.' é\n", max_size=12), min_size=1, max_size=8),
     name=st.sampled_from(["terrier", "anserini"]),
@@ -163,7 +179,7 @@ def test_dph_of_a_document_with_one_term_only_is_finite():
     k=st.integers(1, 14),
     model=st.sampled_from(["bm25", "bm25+rm3", "dph", "dph+kl"]),
 )
-@settings(deadline=None)
+@example(texts=["aaaa"], query="aaaa", k=1, model="bm25")  # no word to Terrier's analysis
 def test_a_shorter_ranking_is_the_head_of_the_longer_one(texts, query, k, model):
     index = make_index(texts)
     stage = FirstStage(RetrievalOptions(model))
@@ -172,12 +188,15 @@ def test_a_shorter_ranking_is_the_head_of_the_longer_one(texts, query, k, model)
     assert list(ranking.items()) == list(everything.items())[:k]
     assert list(everything) == trec_order(everything)
     if "+" not in model:  # exactly the documents that hold a term of the query
-        words = set(query.split())
-        assert set(everything) == {f"d{i}" for i, text in enumerate(texts, start=1) if words & set(text.split())}
+
+        def words(text):  # Terrier drops those with more than three equal letters in a row
+            return {word for word in text.split() if not re.search(r"(.)\1{3}", word)}
+
+        found = {f"d{i}" for i, text in enumerate(texts, start=1) if words(query) & words(text)}
+        assert set(everything) == found
 
 
 @given(st.lists(st.text("abcd ", min_size=1, max_size=10), min_size=2, max_size=8), st.randoms())
-@settings(deadline=None)
 def test_order_of_the_collection_does_not_matter(texts, random):
     documents = [Document(f"d{number}", "", text) for number, text in enumerate(texts)]
     shuffled = random.sample(documents, len(documents))

@@ -93,9 +93,15 @@ def test_ids_that_cannot_be_dealt_are_refused(arguments, message):
         make_folds(*arguments)
 
 
-@given(IDS, METHOD)
-def test_written_folds_are_read_back(tmp_path_factory, query_ids, method):
-    path = tmp_path_factory.mktemp("folds") / "folds.json"
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """One folder for all examples: a file is written over that of the example before."""
+    return tmp_path_factory.mktemp("folds")
+
+
+@given(query_ids=IDS, method=METHOD)
+def test_written_folds_are_read_back(folder, query_ids, method):
+    path = folder / "folds.json"
     folds = make_folds(query_ids, method)
     write_folds(path, folds)
     assert read_folds(path) == folds

@@ -18,6 +18,12 @@ scores = st.one_of(
 )
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """One folder for all examples: a file is written over that of the example before."""
+    return tmp_path_factory.mktemp("trec")
+
+
 def trec_eval_order(run: dict[str, float]) -> list[str]:
     """Where trec_eval ranks each document, read off the reciprocal rank when it alone is relevant."""
     pytrec_eval = pytest.importorskip("pytrec_eval")
@@ -48,8 +54,8 @@ def test_order_refuses_what_has_no_place(score):
 
 @given(run=st.dictionaries(ids, st.dictionaries(ids, scores, min_size=1, max_size=6), min_size=1, max_size=4))
 @pytest.mark.parametrize("name", ["run.trec", "run.trec.gz"])
-def test_run_round_trip(tmp_path_factory, name, run):
-    path = tmp_path_factory.mktemp("run") / name
+def test_run_round_trip(folder, name, run):
+    path = folder / name
     write_run(path, run, tag="test")
     read = read_run(path)
     assert read == run
@@ -61,8 +67,8 @@ def test_run_round_trip(tmp_path_factory, name, run):
 
 
 @given(qrels=st.dictionaries(ids, st.dictionaries(ids, st.integers(-2, 4), min_size=1), min_size=1, max_size=4))
-def test_qrels_round_trip(tmp_path_factory, qrels):
-    path = tmp_path_factory.mktemp("qrels") / "qrels.txt"
+def test_qrels_round_trip(folder, qrels):
+    path = folder / "qrels.txt"
     write_qrels(path, qrels)
     assert read_qrels(path) == qrels
 

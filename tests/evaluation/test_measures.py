@@ -4,7 +4,7 @@ import math
 
 import pytest
 import pytrec_eval
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from modeling_cobert.evaluation.measures import (
@@ -28,7 +28,6 @@ def grid(values, min_documents):
     return st.dictionaries(st.sampled_from(QUERIES), documents, min_size=min_documents)
 
 
-@settings(max_examples=200, deadline=None)
 @given(qrels=grid(GRADES, 1), run=grid(SCORES, 0))
 def test_equals_pytrec_eval_with_ties(qrels, run):
     names = {"P@2": "P_2", "nDCG@3": "ndcg_cut_3", "AP@1000": "map_cut_1000", "R@5": "recall_5", "RR": "recip_rank"}
@@ -41,7 +40,6 @@ def test_equals_pytrec_eval_with_ties(qrels, run):
             assert values[name][query_id] == pytest.approx(expected, abs=1e-12), (name, query_id)
 
 
-@settings(max_examples=100, deadline=None)
 @given(qrels=grid(GRADES, 1), run=grid(SCORES, 0))
 def test_programs_that_break_ties_differently_see_one_order(qrels, run):
     """RR@10 and Judged come from other programs than RR and P; over all documents, RR@10 is RR."""
@@ -76,7 +74,6 @@ def test_a_query_with_an_empty_result_list_is_a_query_without_results():
     assert result.means == {"P@1": 0.5, "Judged@20": 0.5, "ERR@20": pytest.approx(1 / 16 / 2)}
 
 
-@settings(max_examples=100, deadline=None)
 @given(qrels=grid(GRADES, 1), run=grid(SCORES, 0), depth=st.integers(1, 8))
 def test_no_order_of_the_top_beats_the_ideal_one(qrels, run, depth):
     measures = ["nDCG@2", "P@2", "AP@1000"]

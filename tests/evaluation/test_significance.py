@@ -5,7 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -23,7 +23,6 @@ from modeling_cobert.evaluation.significance import (
 VALUES = st.lists(st.sampled_from([-0.5, -0.25, -0.1, 0.0, 0.1, 0.25, 0.5, 1.0]), min_size=2, max_size=9)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from([-0.5, -0.25, -0.1, 0.0, 0.1, 0.25, 0.5, 1.0]), min_size=2, max_size=12))
 def test_exact_randomisation_is_the_count_over_all_sign_patterns(differences):
     patterns = np.array(list(itertools.product([1, -1], repeat=len(differences))))
@@ -58,7 +57,6 @@ def test_sampled_randomisation_never_gives_zero():
     assert randomisation_test([1.0] * 40, samples=999) == 1 / 1000
 
 
-@settings(max_examples=100, deadline=None)
 @given(VALUES)
 def test_t_test_is_scipys_one_sample_test_and_symmetric(differences):
     p_value = paired_t_test(differences)
