@@ -1,6 +1,8 @@
 """Export: a Co-BERT trained with `--variant neither` becomes a plain BERT cross-encoder with one label.
 
-cobert export --model outputs/bert-base/fold-1 --output models/bert-base-1
+    cobert export --model outputs/bert-base/fold-1 --output models/bert-base-1
+
+The logits stay the same. It serves as a selector, in BERT-QE, and wherever sentence-transformers takes a CrossEncoder.
 """
 
 from dataclasses import dataclass, field
