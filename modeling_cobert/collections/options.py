@@ -1,6 +1,6 @@
 """Which collection to work on, and how its queries are split: options of the API and of the commands alike."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from .collection import Collection, open_collection
 
@@ -22,8 +22,9 @@ class CollectionOptions:
     )
 
     def open(self) -> Collection:
-        options = asdict(self)
-        return open_collection(options.pop("collection"), **options)
+        return open_collection(
+            self.collection, self.split, self.queries, self.qrels, self.documents, self.skip_missing
+        )
 
 
 @dataclass(frozen=True)
