@@ -419,7 +419,7 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
 def _check_inputs(hidden: int, input_ids: Tensor | None, inputs_embeds: Tensor | None, vectors: Tensor | None) -> None:
     """There is one kind of input, and it has the axes that a group has."""
     if sum(x is not None for x in (input_ids, inputs_embeds, vectors)) != 1:
-        raise ValueError("pass one of input_ids, inputs_embeds and vectors")
+        raise ValueError("pass either input_ids or vectors or inputs_embeds, and only one of them")
     _check_shape("input_ids", input_ids, "(batch, m + n, tokens)", (None, None, None))
     _check_shape("inputs_embeds", inputs_embeds, "(batch, m + n, tokens, hidden)", (None, None, None, hidden))
     _check_shape("vectors", vectors, "(batch, m + n, hidden)", (None, None, hidden))

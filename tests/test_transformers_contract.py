@@ -98,7 +98,7 @@ def test_wrong_inputs_are_told():
     model, batch = make()
     ids = batch["input_ids"]
     for given in ({}, {"input_ids": ids, "vectors": torch.zeros(2, 10, 24)}):
-        with pytest.raises(ValueError, match="pass one of input_ids, inputs_embeds and vectors"):
+        with pytest.raises(ValueError, match="pass either input_ids or vectors or inputs_embeds, and only one"):
             model(**given)
     with pytest.raises(ValueError, match=r"`vectors` .* hidden\) = \(any, any, 24\), found \(2, 10, 23\)"):
         model(vectors=torch.zeros(2, 10, 23))
