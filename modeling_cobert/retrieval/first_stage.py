@@ -91,6 +91,7 @@ class FirstStage:
             raise ValueError(f"k must be at least 1, got {k}")
         query = query_terms(index, text)
         if query and "+" in self.model:
+            assert self.feedback_docs is not None  # __post_init__ has seen to it
             rows, scores = self._top(index, query, self.feedback_docs)
             query = self.expand(index, query, rows, scores)
         rows, scores = self._top(index, query, k)
