@@ -54,9 +54,10 @@ wheel-test:  ## install the wheel without extras in a fresh environment; there p
 	cp tests/wheel_check.py "$$folder"; source="$$PWD/modeling_cobert"; cd "$$folder"; \
 	HF_HUB_OFFLINE=1 $(QUIET_THREADS) "$$python" -I wheel_check.py --source "$$source"
 
-lint: $(STAMP)  ## ruff
+lint: $(STAMP)  ## ruff, and mypy on the package (settings in setup.cfg)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 format: $(STAMP)  ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .

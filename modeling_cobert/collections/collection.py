@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from .folds import Fold, read_folds
 from .trec import numbered_lines, parse_grade, read_qrels
@@ -115,7 +115,7 @@ def open_collection(
             opened = IrdsCollection(name)
         opened.skip_missing = skip_missing
         return opened
-    return FolderCollection(name, split, queries, qrels, documents, skip_missing)
+    return FolderCollection(Path(name), split, queries, qrels, Path(documents) if documents else None, skip_missing)
 
 
 def read_queries(path: str | os.PathLike) -> dict[str, str]:
@@ -191,7 +191,9 @@ def _tsv_queries(path: str | os.PathLike) -> Iterator[tuple[int, str, str]]:
 
 
 def _trec_topics(path: str | os.PathLike) -> Iterator[tuple[int, str, str]]:
-    field, start, parts = None, 0, {}
+    field: str | None = None
+    start = 0
+    parts: dict[str, list[str]] = {}
     for number, line in numbered_lines(path):
         tag = re.match(r"\s*<(/?\w+)>(.*)", line)
         if tag and tag[1] == "top":
@@ -240,21 +242,20 @@ def read_judgments(path: str | os.PathLike) -> dict[str, dict[str, int]]:
 class FolderCollection:
     """A collection of files in a folder, BEIR's or TREC's; see the module's first lines for their names."""
 
-    folder: str | os.PathLike
+    folder: Path
     split: str | None = None
     queries_file: str | os.PathLike | None = None
     qrels_file: str | os.PathLike | None = None
-    documents_file: str | os.PathLike | None = None
+    documents_file: Path | None = None
     skip_missing: bool = False
 
-    def __post_init__(self):
-        self.folder = Path(self.folder)
+    def __post_init__(self) -> None:
         if not self.folder.is_dir():
             raise FileNotFoundError(f"{self.folder}: no such collection; give a folder, irds:<id> or demo")
         if self.split and self.qrels_file:
             raise ValueError(f"{self.folder}: give a split or a file of judgments, not both")
         self.name = self.folder.resolve().name
-        self.documents_file = Path(self.documents_file or self.folder / "corpus.jsonl")
+        self._documents_path = self.documents_file or self.folder / "corpus.jsonl"
         self._offsets: dict[str, int] | None = None
 
     def queries(self) -> dict[str, str]:
@@ -311,37 +312,38 @@ class FolderCollection:
         offset = 0
         with self._open_documents() as file:
             for number, line in enumerate(file, start=1):
-                document = _parse_document(line, f"{self.documents_file}:{number}")
+                document = _parse_document(line, f"{self._documents_path}:{number}")
                 if document.doc_id in offsets:
-                    raise ValueError(f"{self.documents_file}:{number}: document {document.doc_id!r} appears twice")
+                    raise ValueError(f"{self._documents_path}:{number}: document {document.doc_id!r} appears twice")
                 offsets[document.doc_id] = offset
                 offset += len(line)
                 yield document
         if not offsets:
-            raise ValueError(f"{self.documents_file}:1: no documents in the file")
+            raise ValueError(f"{self._documents_path}:1: no documents in the file")
         self._offsets = offsets
 
     def lookup(self, doc_ids: Iterable[str]) -> dict[str, Document]:
         if self._offsets is None:
             for _ in self.documents():  # one walk notes where each document begins; their text is not kept
                 pass
-        found = sorted({(self._offsets[doc_id], doc_id) for doc_id in doc_ids if doc_id in self._offsets})
+        offsets = self._offsets or {}
+        found = sorted({(offsets[doc_id], doc_id) for doc_id in doc_ids if doc_id in offsets})
         documents = {}
         with self._open_documents() as file:
             for offset, doc_id in found:
                 file.seek(offset)
-                document = _parse_document(file.readline(), f"{self.documents_file}: byte {offset}")
+                document = _parse_document(file.readline(), f"{self._documents_path}: byte {offset}")
                 if document.doc_id != doc_id:
-                    raise ValueError(f"{self.documents_file}: byte {offset}: the file has changed while in use")
+                    raise ValueError(f"{self._documents_path}: byte {offset}: the file has changed while in use")
                 documents[doc_id] = document
         return documents
 
     def _open_documents(self):
-        if not self.documents_file.exists():
+        if not self._documents_path.exists():
             raise FileNotFoundError(
-                f"{self.documents_file}: no documents; make a jsonl file with _id, title and text of each document"
+                f"{self._documents_path}: no documents; make a jsonl file with _id, title and text of each document"
             )
-        return open(self.documents_file, "rb")
+        return open(self._documents_path, "rb")
 
     def folds(self) -> list[Fold] | None:
         path = self.folder / "folds.json"
@@ -406,7 +408,7 @@ class IrdsCollection:
             raise ValueError(f"{self.name}: this ir_datasets id has no {part}; take a more specific id")
 
 
-def _irds_document(item: NamedTuple) -> Document:
+def _irds_document(item: Any) -> Document:
     """ir_datasets has a class of document per collection; `default_text` is the part of it that is text."""
     title = item.title if "title" in item._fields else ""
     return Document(item.doc_id, title, item.default_text().removeprefix(title).strip())

@@ -41,16 +41,19 @@ def demo_collection(topics: Mapping[str, str] | None = None) -> "DemoCollection"
     'Augmented assignment statements'
     ```
     """
-    if topics is None:
-        try:
-            from pydoc_data.topics import topics
-        except ImportError as error:
-            raise ImportError(
-                "the demo collection needs pydoc_data, which this Python lacks: install the whole standard library "
-                "(on some systems a package of its own), or use another collection"
-            ) from error
     stored = json.loads(resources.files(__package__).joinpath("demo_collection.json").read_text(encoding="utf-8"))
-    return DemoCollection(topics, stored["queries"])
+    return DemoCollection(_pythons_topics() if topics is None else topics, stored["queries"])
+
+
+def _pythons_topics() -> Mapping[str, str]:
+    try:
+        from pydoc_data.topics import topics
+    except ImportError as error:
+        raise ImportError(
+            "the demo collection needs pydoc_data, which this Python lacks: install the whole standard library "
+            "(on some systems a package of its own), or use another collection"
+        ) from error
+    return topics
 
 
 class DemoCollection:

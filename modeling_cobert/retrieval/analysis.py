@@ -134,7 +134,7 @@ def _standard_chunks(text: str) -> list[str]:
 
 
 def _standard_tokens(chunk: str) -> list[str]:
-    tokens = []
+    tokens: list[str] = []
     loose = None if chunk.isascii() else _LOOSE_MARKS.match(chunk)
     for word in _STANDARD_WORD.findall(chunk[loose.end() :] if loose else chunk):
         word = word[:-2] if word.endswith(_POSSESSIVE) else word

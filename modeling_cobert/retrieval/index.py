@@ -107,7 +107,9 @@ def build_index(documents: Iterable[Document], analyzer: Analyzer) -> Index:
     """
     chunks = _Chunks(analyzer)
     doc_ids: list[str] = []
-    terms, counts, sizes = [], [], []
+    terms: list[np.ndarray] = []
+    counts: list[np.ndarray] = []
+    sizes: list[np.ndarray] = []
 
     def flush(batch: list[list[str]]) -> None:
         for whole, part in zip((terms, counts, sizes), _count_batch(chunks, batch), strict=True):
