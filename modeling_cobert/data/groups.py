@@ -41,7 +41,7 @@ class GroupOptions:
             raise ValueError(f"--prototypes must be one of {', '.join(PROTOTYPES)}, not {self.prototypes!r}")
         if self.num_prototypes is not None and self.num_prototypes < 0:
             raise ValueError(f"--num_prototypes must not be negative, got {self.num_prototypes}")
-        if self.group_size is not None:
+        if self.group_size is not None and self.group_overlap is not None:
             self.spans(0)
 
     def of_model(self, config) -> "GroupOptions":
