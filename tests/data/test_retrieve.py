@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from modeling_cobert.collections.collection import open_collection
+from modeling_cobert.collections.options import CollectionOptions
 from modeling_cobert.collections.trec import read_run
 from modeling_cobert.commands.retrieve import OutputArguments, main
-from modeling_cobert.collections.options import CollectionOptions
 from modeling_cobert.retrieval.options import RetrievalOptions
 from modeling_cobert.retrieval.retrieve import retrieve, retrieve_to_folder
 
