@@ -110,7 +110,7 @@ def _by_own_splits(collection: Collection, query_ids: Sequence[str], skip_missin
     if outside:
         message = f"{collection.name}: {len(outside)} queries are in no split, such as {outside[0]!r}"
         if not skip_missing:
-            raise ValueError(f"{message}. Name a split, or go on without them with --skip-missing.")
+            raise ValueError(f"{message}. Name a split, or go on without them with --skip_missing.")
         logger.warning("%s: skipped", message)
     splits = {
         name: tuple(query_id for query_id in query_ids if split_of.get(query_id) == name)

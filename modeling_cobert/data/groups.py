@@ -41,8 +41,8 @@ class GroupOptions:
             raise ValueError(f"--prototypes must be one of {', '.join(PROTOTYPES)}, not {self.prototypes!r}")
         if self.num_prototypes is not None and self.num_prototypes < 0:
             raise ValueError(f"--num_prototypes must not be negative, got {self.num_prototypes}")
-        size, overlap = 60 if self.group_size is None else self.group_size, self.group_overlap or 0
-        if size < 1 or not 0 <= overlap < size:
+        size, overlap = self.group_size, self.group_overlap
+        if size is not None and overlap is not None and not 0 <= overlap < size:
             raise ValueError(f"--group_overlap must be from 0 to below --group_size, got {overlap} of {size}")
 
     def of_model(self, config) -> "GroupOptions":

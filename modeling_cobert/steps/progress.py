@@ -42,7 +42,8 @@ def progress_bar(iterable=None, *, desc: str, unit: str, total: int | None = Non
         total=total,
         file=_Lines(sys.stderr),
         mininterval=A_MINUTE,
-        maxinterval=A_MINUTE,
+        # Fixed: a bar that tqdm adapts to the pace is woken when the pace drops, and would print a line too many.
+        miniters=1,
         delay=A_MINUTE,
         leave=False,
         ncols=100,

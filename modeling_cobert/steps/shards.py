@@ -68,17 +68,20 @@ class QueryShards:
     def read(self) -> Iterator[dict]:
         """The rows in order; one file is in memory at a time."""
         for path, shard in zip(self.paths, self.shards, strict=True):
-            rows = read_parquet(path, self.schema).to_pylist()
-            if [row["query_id"] for row in rows] != shard:
-                raise ValueError(f"{path}: has other queries than {shard[0]!r}, ...: remove it and run again")
-            yield from rows
+            yield from self._read(path, shard).to_pylist()
 
     def row(self, query_id: str) -> dict:
         """One query's row."""
         for path, shard in zip(self.paths, self.shards, strict=True):
             if query_id in shard:
-                return read_parquet(path, self.schema).slice(shard.index(query_id), 1).to_pylist()[0]
+                return self._read(path, shard).slice(shard.index(query_id), 1).to_pylist()[0]
         raise KeyError(query_id)
+
+    def _read(self, path: Path, shard: Sequence[str]) -> pa.Table:
+        table = read_parquet(path, self.schema)
+        if table["query_id"].to_pylist() != shard:
+            raise ValueError(f"{path}: has other queries than {shard[0]!r}, ...: remove it and run again")
+        return table
 
     def _row(self, make: Callable[[str], dict], query_id: str) -> dict:
         try:
@@ -94,5 +97,8 @@ def read_parquet(path: str | os.PathLike, schema: pa.Schema, columns: Sequence[s
         if found.schema_arrow.remove_metadata() != schema:
             raise ValueError(f"not these columns: {', '.join(schema.names)}")
         return found.read(columns=None if columns is None else list(columns))
-    except (pa.ArrowException, ValueError) as error:
+    except (pa.ArrowException, ValueError, OSError) as error:
+        # Arrow calls some damages an OSError too, but only the system's (not there, not ours to read) have a number.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         raise ValueError(f"{path}: damaged ({error}): remove it and run again") from None

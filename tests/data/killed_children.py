@@ -11,7 +11,7 @@ import signal
 import sys
 
 # Imported once, here; every child is a fork that has not run anything yet.
-import modeling_cobert.data.preparation  # noqa: F401
+import modeling_cobert.commands.prepare  # noqa: F401
 
 
 def kill_at(when: str, end: str) -> None:

@@ -1,4 +1,4 @@
-"""A small hostile collection for the tests of selection and groups, and slow code that says what should come out."""
+"""A small hostile collection for the tests of selection and rows, and slow code that says what should come out."""
 
 import json
 import os

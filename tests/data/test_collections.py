@@ -6,6 +6,7 @@ from typing import NamedTuple
 import pytest
 
 from modeling_cobert.collections.collection import Document, open_collection, read_queries
+from modeling_cobert.collections.options import CollectionOptions
 
 DOCUMENTS = {
     "d1": Document("d1", "Apples", "red and green"),
@@ -217,6 +218,23 @@ def test_bad_beir_qrels(beir, content, reason):
     (beir / "qrels" / "test.tsv").write_text(content)
     with pytest.raises(ValueError, match="test.tsv" + reason):
         open_collection(beir).qrels()
+
+
+def test_every_kind_of_collection_says_whether_to_skip_what_is_missing(beir, trec, irds):
+    for name in (str(beir), str(trec), irds, "demo"):
+        for skip in (True, False):  # in this order: nothing of it stays behind
+            assert open_collection(name, skip_missing=skip).skip_missing is skip
+            assert CollectionOptions(name, skip_missing=skip).open().skip_missing is skip
+        assert open_collection(name).skip_missing is False
+
+
+def test_options_open_what_the_function_opens(beir, tmp_path):
+    (tmp_path / "queries.tsv").write_text("q2\tother words\n")
+    options = CollectionOptions(str(beir), split="test", queries=str(tmp_path / "queries.tsv"), skip_missing=True)
+    assert options.open() == open_collection(
+        beir, split="test", queries=str(tmp_path / "queries.tsv"), skip_missing=True
+    )
+    assert options.open().queries() == {"q2": "other words"}
 
 
 def test_names(tmp_path):

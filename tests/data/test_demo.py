@@ -13,7 +13,7 @@ from modeling_cobert.collections.collection import open_collection
 from modeling_cobert.collections.demo import demo_collection
 from modeling_cobert.collections.folds import check_folds, make_folds
 
-STORED = json.loads(resources.files("modeling_cobert.data").joinpath("demo_collection.json").read_text("utf-8"))
+STORED = json.loads(resources.files("modeling_cobert.collections").joinpath("demo_collection.json").read_text("utf-8"))
 
 
 @pytest.fixture(scope="module")

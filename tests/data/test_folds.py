@@ -6,10 +6,14 @@ import random
 import re
 
 import pytest
+import small_collection as small
 from hypothesis import given
 from hypothesis import strategies as st
 
+from modeling_cobert.collections.collection import open_collection
 from modeling_cobert.collections.folds import Fold, check_folds, make_folds, read_folds, rotate_parts, write_folds
+from modeling_cobert.collections.options import SplitOptions
+from modeling_cobert.collections.splits import plan_splits
 
 IDS = st.lists(
     st.one_of(st.integers(0, 10**6).map(str), st.text("abc019-é", min_size=1, max_size=6)),
@@ -260,3 +264,50 @@ def test_round_robin_over_gov2_gives_the_authors_folds(shared_data):
     topics = (shared_data / "trec-gov2" / "topics.tsv").read_text(encoding="utf-8").splitlines()
     query_ids = [line.split("\t")[0] for line in topics]
     assert make_folds(query_ids, method="round-robin") == read_folds(shared_data / "trec-gov2" / "folds.json")
+
+
+@pytest.fixture(scope="module")
+def collection_folder(tmp_path_factory):
+    return small.write_collection(tmp_path_factory.mktemp("folds") / "collection")
+
+
+def test_a_plan_deals_all_queries_of_the_collection(collection_folder, caplog):
+    """Nobody's fold depends on what a first stage found."""
+    collection, queries = open_collection(collection_folder), list(small.QUERIES)
+    for options in (SplitOptions("round-robin"), SplitOptions("random", fold_seed=7)):
+        plan = plan_splits(collection, queries, options)
+        assert plan.folds == plan.turns == make_folds(queries, options.folds, options.fold_seed)
+        assert list(plan.splits) == [f"fold_{number}" for number in range(1, 6)]
+        assert [set(ids) for ids in plan.splits.values()] == [set(fold.test) for fold in plan.folds]
+        gone = next(fold.test[0] for fold in plan.folds if len(fold.test) > 1)
+        less = plan_splits(collection, [query_id for query_id in queries if query_id != gone], options)
+        assert less.split_of == {q: split for q, split in plan.split_of.items() if q != gone}
+        assert less.skipped == {"queries_in_no_fold": 0, "fold_queries_unknown": 1}
+    assert plan_splits(collection, queries, SplitOptions("random", 1)).splits != plan.splits
+    caplog.clear()
+    assert plan_splits(collection, queries).splits == plan_splits(collection, queries, SplitOptions("random")).splits
+    assert "has no folds of its own: its queries are dealt at random, seed 42" in caplog.text
+
+
+def test_a_plan_without_folds(collection_folder):
+    plan = plan_splits(open_collection(collection_folder), ["q4", "q1"], SplitOptions("none"))
+    assert (plan.splits, plan.folds, plan.split_of) == ({"test": ("q4", "q1")}, None, {"q4": "test", "q1": "test"})
+    assert plan.turns == [Fold((), (), ("q4", "q1"))]
+
+
+def test_what_a_plan_does_with_queries_that_do_not_fit_is_the_collections_word_or_the_callers(
+    collection_folder, tmp_path
+):
+    strict, skipping = (open_collection(collection_folder, skip_missing=skip) for skip in (False, True))
+    write_folds(tmp_path / "folds.json", rotate_parts([("q1", "x"), ("q-ü", "q4"), ("q5", "q6", "q7")]))
+    options, queries = SplitOptions(str(tmp_path / "folds.json")), list(small.QUERIES)
+    plans = [plan_splits(skipping, queries, options), plan_splits(strict, queries, options, skip_missing=True)]
+    for plan in plans:
+        assert list(plan.splits.values()) == [("q1",), ("q-ü", "q4"), ("q5", "q6", "q7")]
+        assert plan.skipped == {"queries_in_no_fold": 1, "fold_queries_unknown": 1}
+        assert plan.source == options.folds
+    for collection, skip in ((strict, None), (skipping, False)):
+        with pytest.raises(ValueError, match=r"folds.json: 1 of 7 .*\(3\).*1 queries of the folds .*\(x\)"):
+            plan_splits(collection, queries, options, skip)
+    with pytest.raises(ValueError, match="no query is left to test on in fold 1"):
+        plan_splits(skipping, [query_id for query_id in queries if query_id != "q1"], options)

@@ -1,7 +1,6 @@
 """Preparation: killed in every step and resumed, and a summary that slow counting of the same files confirms."""
 
 import json
-import math
 from collections import defaultdict
 
 import pytest
@@ -9,39 +8,39 @@ import small_collection as small
 import tiny
 
 from modeling_cobert.collections.collection import open_collection
-from modeling_cobert.data.arguments import CollectionArguments
-from modeling_cobert.data.groups import GroupOptions, load_groups
 from modeling_cobert.data.preparation import prepare
+from modeling_cobert.data.rows import load_rows
 from modeling_cobert.data.selection import SelectionOptions
+from modeling_cobert.evaluation.summary import summarise
+from modeling_cobert.retrieval.options import RetrievalOptions
 
 KILLS = [
     ["after", "run/settings.json"],
     ["before", "run/run.trec"],
     ["after", "run/run.trec"],
-    ["before", "selected/vectors/00000.vectors.npy"],
-    ["after", "selected/vectors/00000.vectors.npy"],
+    ["before", "selected/vectors/00000.safetensors"],
+    ["after", "selected/vectors/00000.safetensors"],
     ["before", "selected/shards/00001.parquet"],
     ["after", "selected/shards/00002.parquet"],
-    ["after", "groups/settings.json"],
-    ["before", "groups/data/fold_3-00000-of-00001.parquet"],
-    ["after", "groups/data/fold_2-00000-of-00001.parquet"],
-    ["before", "groups/qrels.trec"],
-    ["after", "groups/README.md"],
+    ["after", "rows/settings.json"],
+    ["before", "rows/data/fold_3-00000-of-00001.parquet"],
+    ["after", "rows/data/fold_2-00000-of-00001.parquet"],
+    ["before", "rows/qrels.trec"],
+    ["after", "rows/README.md"],
 ]
 
 
 def test_killed_in_every_step_and_resumed_is_the_same_to_the_byte(tmp_path):
     small.write_collection(tmp_path / "collection")
     tiny.bert_checkpoint(tmp_path / "bi-encoder", layers=1)
-    arguments = CollectionArguments(str(tmp_path / "collection"), skip_missing=True)  # one query matches nothing
-    selection = SelectionOptions(
-        str(tmp_path / "bi-encoder"), max_length=24, batch_tokens=200, shard_queries=2, skip_missing=True
-    )
-    options = {"model": "bm25", "source": arguments.source(), "progress": False}
-    prepare(arguments.open(), tmp_path / "whole", selection, GroupOptions(skip_missing=True), **options)
-    argv = ["--collection", str(tmp_path / "collection"), "--output", str(tmp_path / "killed"), "--model", "bm25"]
-    argv += ["--selector", selection.selector, "--max-length", "24", "--batch-tokens", "200", "--shard-queries", "2"]
-    (codes,) = small.run_killed([(small.ROOT / "data_scripts" / "prepare.py", [*argv, "--skip-missing"], KILLS)])
+    collection = open_collection(tmp_path / "collection", skip_missing=True)  # one query matches nothing
+    selection = SelectionOptions(str(tmp_path / "bi-encoder"), max_length=24, batch_tokens=200, shard_queries=2)
+    rows = prepare(collection, tmp_path / "whole", selection, retrieval=RetrievalOptions("bm25"), progress=False)
+    assert rows.folder == tmp_path / "whole" / "rows" and len(rows.dataset()) == len(small.QUERIES) - 1
+    argv = ["--collection", str(tmp_path / "collection"), "--output", str(tmp_path / "killed")]
+    argv += ["--first_stage", "bm25", "--skip_missing", "--selector", selection.selector]
+    argv += ["--max_length", "24", "--batch_tokens", "200", "--shard_queries", "2"]
+    (codes,) = small.run_killed([(small.ROOT / "data_scripts" / "prepare.py", argv, KILLS)])
     assert codes == [-9] * len(KILLS) + [0]
     assert small.tree(tmp_path / "killed") == small.tree(tmp_path / "whole")
 
@@ -68,16 +67,11 @@ def read_by_hand(folder, split):
 def test_the_summary_counts_what_is_there(shared_data, tmp_path, name, split):
     if not (shared_data / name).is_dir():
         pytest.skip(f"no {name}")
-    k, size, overlap = 30, 12, 4
-    selection = SelectionOptions("lexical", k=k, passage_words=100, passage_overlap=50, skip_missing=True)
-    summary = prepare(
-        open_collection(shared_data / name, split=split),
-        tmp_path,
-        selection,
-        GroupOptions(group_size=size, group_overlap=overlap, skip_missing=True),
-        model="bm25",
-        progress=False,
-    )
+    k = 30
+    selection = SelectionOptions("lexical", k=k, passage_words=100, passage_overlap=50)
+    collection = open_collection(shared_data / name, split=split, skip_missing=True)
+    rows = prepare(collection, tmp_path, selection, retrieval=RetrievalOptions("bm25"), progress=False)
+    summary = summarise(rows)
     documents, queries, qrels = read_by_hand(shared_data / name, split)
     found = defaultdict(list)
     for line in (tmp_path / "run" / "run.trec").read_text().splitlines():
@@ -91,7 +85,6 @@ def test_the_summary_counts_what_is_there(shared_data, tmp_path, name, split):
     assert summary.passages == sum(
         len(small.windows(documents[doc_id]["title"], documents[doc_id]["text"], 100, 50)) for doc_id in distinct
     )
-    assert summary.groups == sum(max(1, math.ceil((len(ids) - overlap) / (size - overlap))) for ids in found.values())
     recalls = []
     for query_id, ids in found.items():
         relevant = {doc_id for doc_id, grade in qrels[query_id].items() if grade > 0}
@@ -102,9 +95,8 @@ def test_the_summary_counts_what_is_there(shared_data, tmp_path, name, split):
         sum(doc_id not in qrels[query_id] for query_id, doc_id in pairs) / len(pairs)
     )
     assert summary.truncated is None
-    opened = load_groups(tmp_path / "groups")
-    assert sorted(opened.run) == sorted(found)
-    assert (opened.folds is None) == (name == "nfcorpus")
+    assert {query_id: list(scores) for query_id, scores in rows.run.items()} == found
+    assert (rows.folds is None) == (name == "nfcorpus")
 
 
 def test_folds_and_judgments_are_checked_before_the_work(tmp_path):
@@ -128,10 +120,10 @@ def test_a_run_from_elsewhere_and_a_summary_in_words(tmp_path):
         "lexical", passage_words=10, passage_overlap=4, max_length=24, tokenizer=str(tmp_path / "bert")
     )
     collection = open_collection(tmp_path / "collection")
-    summary = prepare(collection, tmp_path / "out", selection, run=tmp_path / "run.trec", progress=False)
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["groups", "selected"]
-    assert load_groups(tmp_path / "out" / "groups").settings["first_stage"] == "made-up"
-    counts = load_groups(tmp_path / "out" / "groups").settings["counts"]
+    rows = prepare(collection, tmp_path / "out", selection, run=tmp_path / "run.trec", progress=False)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["rows", "selected"]
+    assert rows == load_rows(tmp_path / "out" / "rows") and rows.settings["first_stage"] == "made-up"
+    summary, counts = summarise(rows), rows.settings["counts"]
     assert 0 < summary.truncated == counts["selected_truncated"] / counts["selected_pair_passages"] < 1
     text = str(summary)
     assert f"share truncated    {summary.truncated:.4f}" in text and "skipped" not in text

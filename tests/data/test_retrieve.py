@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from modeling_cobert.collections.collection import open_collection
+from modeling_cobert.collections.options import CollectionOptions
 from modeling_cobert.collections.trec import read_run
 from modeling_cobert.commands.retrieve import OutputArguments, main
-from modeling_cobert.data.arguments import CollectionArguments
 from modeling_cobert.retrieval.options import RetrievalOptions
 from modeling_cobert.retrieval.retrieve import retrieve, retrieve_to_folder
 
@@ -32,7 +32,7 @@ def folder(tmp_path):
 
 
 def run_main(folder, output, options=None, k=1000, tag=None, evaluate=False, **collection):
-    arguments = CollectionArguments(collection=str(folder), **collection)
+    arguments = CollectionOptions(collection=str(folder), **collection)
     return main(arguments, OutputArguments(str(output), k, tag, evaluate), options or RetrievalOptions())
 
 

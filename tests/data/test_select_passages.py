@@ -1,5 +1,6 @@
 """Selection: the right passages by slow code written here, the same bytes after kills and on two processes."""
 
+import json
 import math
 import re
 import shutil
@@ -15,8 +16,8 @@ import torch
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from modeling_cobert.collections.collection import open_collection
-from modeling_cobert.data.arguments import CollectionArguments
-from modeling_cobert.data.selection import SelectionOptions, read_selected, select_passages, selected_queries
+from modeling_cobert.data import stored_passages
+from modeling_cobert.data.selection import SCHEMA, SelectionOptions, read_selected, select_passages
 from modeling_cobert.steps.folders import read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,15 +43,38 @@ def options(folder, selector, **changes):
     return SelectionOptions(selector, **fields)
 
 
-def select(folder, output, selector, **changes):
-    collection = open_collection(folder / "collection")
+def select(folder, output, selector, skip_missing=False, **changes):
+    collection = open_collection(folder / "collection", skip_missing=skip_missing)
     return select_passages(
         collection, folder / "run.trec", output, options(folder, selector, **changes), progress=False
     )
 
 
-def rows(output):
-    return [row for path in sorted((output / "shards").iterdir()) for row in pq.read_table(path).to_pylist()]
+# A list of each of these is in a query's row; one document's part has them under a singular name.
+LISTS = {
+    "doc_ids": "doc_id",
+    "ranks": "rank",
+    "first_stage_scores": "first_stage_score",
+    "selector_scores": "score",
+    "passages": "passage",
+    "passage_numbers": "window",
+    "passage_counts": "windows",
+    "truncated": "truncated",
+}
+
+
+def documents_of(output):
+    """Every document of every query, read without the package."""
+    found = []
+    for path in sorted((output / "shards").iterdir()):
+        table = pq.read_table(path)
+        assert table.column_names == ["query_id", "query", *LISTS] == SCHEMA.names
+        for row in table.to_pylist():
+            lists = {LISTS[name]: row[name] for name in LISTS if row[name] is not None}
+            assert {len(values) for values in lists.values()} == {len(row["doc_ids"])}
+            common = {"query_id": row["query_id"], "query": row["query"], "truncated": None}
+            found += [common | {k: v[i] for k, v in lists.items()} for i in range(len(row["doc_ids"]))]
+    return found
 
 
 class SlowSelector:
@@ -94,7 +118,7 @@ class SlowSelector:
 def test_each_document_keeps_its_best_passage(folder, tmp_path, selector, title):
     select(folder, tmp_path / "out", selector, passage_title=title)
     slow, documents = SlowSelector(folder / selector), small.make_documents()
-    found = iter(rows(tmp_path / "out"))
+    found = iter(documents_of(tmp_path / "out"))
     truncated = passages = 0
     for query_id, query in small.QUERIES.items():
         for rank, (doc_id, first_stage) in enumerate(small.ranking(folder / "run.trec", query_id, K), start=1):
@@ -134,7 +158,7 @@ def slow_bm25(query, passages, k1=0.9, b=0.4):
 def test_lexical_is_bm25_among_the_passages_of_a_querys_candidates(folder, tmp_path, title):
     settings = select(folder, tmp_path / "out", "lexical", passage_title=title)
     documents = small.make_documents()
-    found = iter(rows(tmp_path / "out"))
+    found = iter(documents_of(tmp_path / "out"))
     for query_id, query in small.QUERIES.items():
         ranked = small.ranking(folder / "run.trec", query_id, K)
         texts = [small.windows(*documents[doc_id], *small.WINDOW, with_title=title) for doc_id, _ in ranked]
@@ -150,7 +174,7 @@ def test_lexical_is_bm25_among_the_passages_of_a_querys_candidates(folder, tmp_p
 
 def test_first_stage_takes_first_passages_in_the_order_of_the_run(folder, tmp_path):
     select(folder, tmp_path / "out", "first-stage")
-    for row in rows(tmp_path / "out"):
+    for row in documents_of(tmp_path / "out"):
         assert (row["window"], row["score"]) == (0, 1.0 - row["rank"])
 
 
@@ -172,10 +196,12 @@ def test_counts_and_readers_agree_with_the_inputs(folder, tmp_path):
     assert (counts["documents"], counts["passages"]) == (len(distinct), sum(passages.values()))
     assert counts["pair_passages"] == sum(passages[d] for documents in ranked.values() for d, _ in documents)
     assert set(counts["skipped"].values()) == {0}
-    assert selected_queries(tmp_path / "out") == list(small.QUERIES)
-    for query in read_selected(tmp_path / "out"):
-        assert list(zip(query.doc_ids, query.first_stage_scores, strict=True)) == ranked[query.query_id]
-        assert query.ranks == list(range(1, K + 1)) and query.query == small.QUERIES[query.query_id]
+    selected = read_selected(tmp_path / "out")
+    assert counts["query_ids"] == [row["query_id"] for row in selected.read()] == list(small.QUERIES)
+    for row in selected.read():
+        assert list(zip(row["doc_ids"], row["first_stage_scores"], strict=True)) == ranked[row["query_id"]]
+        assert row["ranks"] == list(range(1, K + 1)) and row["query"] == small.QUERIES[row["query_id"]]
+        assert selected.row(row["query_id"]) == row
 
 
 def test_a_query_scores_the_same_whatever_it_shares_a_shard_with(folder, tmp_path):
@@ -186,27 +212,24 @@ def test_a_query_scores_the_same_whatever_it_shares_a_shard_with(folder, tmp_pat
 
 def rows_of(folder, output, shard_queries):
     select(folder, output, "two-labels", shard_queries=shard_queries)
-    return rows(output)
+    return documents_of(output)
 
 
 def arguments(folder, selector, output):
     chosen = options(folder, selector)
     return [
         *("--collection", str(folder / "collection"), "--run", str(folder / "run.trec"), "--output", str(output)),
-        *("--selector", chosen.selector, "--k", str(chosen.k), "--max-length", str(chosen.max_length)),
-        *("--passage-words", str(chosen.passage_words), "--passage-overlap", str(chosen.passage_overlap)),
-        *("--batch-tokens", str(chosen.batch_tokens), "--shard-queries", str(chosen.shard_queries)),
+        *("--selector", chosen.selector, "--k", str(chosen.k), "--max_length", str(chosen.max_length)),
+        *("--passage_words", str(chosen.passage_words), "--passage_overlap", str(chosen.passage_overlap)),
+        *("--batch_tokens", str(chosen.batch_tokens), "--shard_queries", str(chosen.shard_queries)),
     ]
 
 
 @pytest.fixture(scope="module")
 def whole(folder):
     """Each selector's folder, made in one go."""
-    source = CollectionArguments(str(folder / "collection")).source()
     for selector in KILLS:
-        collection = open_collection(folder / "collection")
-        chosen = options(folder, selector)
-        select_passages(collection, folder / "run.trec", folder / "whole" / selector, chosen, source, progress=False)
+        select(folder, folder / "whole" / selector, selector)
     return folder / "whole"
 
 
@@ -218,7 +241,11 @@ KILLS = {
         ["after", "shards/00001.parquet"],
         ["after", "shards/00002.parquet"],
     ],
-    "bi-encoder": [["before", ".vectors.npy"], ["after", ".vectors.npy"], ["before", "shards/00001.parquet"]],
+    "bi-encoder": [
+        ["before", "vectors/00000.safetensors"],
+        ["after", "vectors/00000.safetensors"],
+        ["before", "shards/00001.parquet"],
+    ],
     "lexical": [["before", "shards/00002.parquet"]],
 }
 
@@ -315,7 +342,7 @@ def test_what_is_missing_is_an_error_or_is_counted(broken, tmp_path):
         "queries_without_documents": 2,  # "lonely", and "q2" whose only document is gone
         "documents_missing": 2,
     }
-    kept = [(row["query_id"], row["doc_id"], row["rank"]) for row in rows(tmp_path / "out")]
+    kept = [(row["query_id"], row["doc_id"], row["rank"]) for row in documents_of(tmp_path / "out")]
     assert kept == [("q1", "one", 1), ("q1", "window", 2)]
 
 
@@ -331,7 +358,7 @@ def test_what_is_missing_is_an_error_or_is_counted(broken, tmp_path):
 def test_errors_come_before_any_work(tmp_path, queries, run, message):
     small.write_collection(tmp_path / "collection", queries=queries)
     (tmp_path / "run.trec").write_text(run)
-    with pytest.raises(ValueError, match=f"{message}.*--skip-missing"):
+    with pytest.raises(ValueError, match=f"{message}.*--skip_missing"):
         select(tmp_path, tmp_path / "out", "lexical")
     assert not (tmp_path / "out").exists()
 
@@ -343,7 +370,28 @@ def test_a_query_that_fills_the_window_is_named(folder, tmp_path):
     shutil.copytree(folder / "one-label", tmp_path / "one-label")
     with pytest.raises(ValueError, match="query 'long': the query has 40 tokens"):
         select(tmp_path, tmp_path / "out", "one-label")
-    with pytest.raises(ValueError, match="'self' is the trained model"):
+    with pytest.raises(ValueError, match="selector 'self' is the model itself"):
         select_passages(
             open_collection(tmp_path / "collection"), tmp_path / "run.trec", tmp_path / "out", SelectionOptions("self")
         )
+
+
+def test_an_earlier_layout_is_refused_with_the_command_that_makes_a_new_one(folder, tmp_path):
+    settings = select(folder, tmp_path / "out", "first-stage")
+    (tmp_path / "out" / "settings.json").write_text(json.dumps({**settings, "format": settings["format"] - 1}))
+    with pytest.raises(ValueError, match=r"out: in the layout of an earlier version.*anew with cobert select"):
+        read_selected(tmp_path / "out")
+
+
+def test_vectors_lie_in_several_files_and_each_document_finds_its_own(folder, tmp_path, monkeypatch):
+    select(folder, tmp_path / "one-file", "bi-encoder")
+    monkeypatch.setattr(stored_passages, "DOCUMENTS_A_FILE", 4)
+    made = []
+    fill = stored_passages.fill
+    monkeypatch.setattr(stored_passages, "fill", lambda paths, *rest: made.extend(paths) or fill(paths, *rest))
+    select(folder, tmp_path / "many-files", "bi-encoder")
+    assert [path.name for path in made] == [f"{number:05d}.safetensors" for number in range(len(made))]
+    assert len(made) == math.ceil(len(small.make_documents()) / 4) > 2
+    one, many = documents_of(tmp_path / "one-file"), documents_of(tmp_path / "many-files")
+    assert [row.pop("score") for row in many] == pytest.approx([row.pop("score") for row in one], abs=1e-5)
+    assert many == one

@@ -4,7 +4,7 @@ import gzip
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modeling_cobert.collections.trec import read_qrels, read_run, trec_order, write_qrels, write_run
@@ -34,6 +34,7 @@ def trec_eval_order(run: dict[str, float]) -> list[str]:
     return sorted(rank, key=rank.get)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(ids, scores, min_size=1, max_size=12))
 def test_order_is_trec_evals(run):
     assert trec_order(run) == trec_eval_order(run)
@@ -52,6 +53,7 @@ def test_order_refuses_what_has_no_place(score):
         trec_order({"d1": 1.0, "d2": score})
 
 
+@settings(deadline=None)
 @given(run=st.dictionaries(ids, st.dictionaries(ids, scores, min_size=1, max_size=6), min_size=1, max_size=4))
 @pytest.mark.parametrize("name", ["run.trec", "run.trec.gz"])
 def test_run_round_trip(folder, name, run):
@@ -66,6 +68,7 @@ def test_run_round_trip(folder, name, run):
     assert path.read_bytes() == first
 
 
+@settings(deadline=None)
 @given(qrels=st.dictionaries(ids, st.dictionaries(ids, st.integers(-2, 4), min_size=1), min_size=1, max_size=4))
 def test_qrels_round_trip(folder, qrels):
     path = folder / "qrels.txt"
