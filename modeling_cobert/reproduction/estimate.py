@@ -166,7 +166,7 @@ class Estimator:
         folds = self.work.view.folds()
         if folds is not None:
             return [(len(fold.train), len(fold.validation), len(fold.test)) for fold in folds]
-        splits = plan_splits(self.work.view, list(self.work.view.queries()), "auto", skip_missing=True).splits
+        splits = plan_splits(self.work.view, list(self.work.view.queries()), skip_missing=True).splits
         return [tuple(len(splits[name]) for name in ("train", "validation", "test"))]
 
     def of(self, name: str) -> Estimate:
