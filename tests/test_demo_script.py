@@ -2,13 +2,13 @@
 
 import tiny
 
-from data_scripts.demo import SYSTEMS, DemoArguments, main
+from modeling_cobert.commands.demo import SYSTEMS, DemoOptions, main
 
 
 def test_the_whole_way(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     encoder = str(tiny.bert_checkpoint(tmp_path / "encoder"))
-    table = main(DemoArguments(encoder=encoder, max_steps=2))
+    table = main(DemoOptions(encoder=encoder, max_steps=2))
     assert [row[0] for row in table.rows] == ["BM25 (first stage)", *(name for name, *_ in SYSTEMS)]
     assert all(0 <= float(value) <= 1 for row in table.rows for value in row[1:])
     printed = capsys.readouterr().out

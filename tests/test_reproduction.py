@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import datasets
@@ -16,15 +17,15 @@ import ir_measures
 import pytest
 import tiny
 from scipy.stats import ttest_rel
-from transformers import HfArgumentParser
 
-from data_scripts import reproduce_paper
+from modeling_cobert import cli
 from modeling_cobert.collections.demo import demo_collection
 from modeling_cobert.collections.folds import Fold, make_folds, write_folds
+from modeling_cobert.collections.options import SplitOptions
 from modeling_cobert.collections.trec import read_run
 from modeling_cobert.collections.view import expanded_view, open_view, queries_under_test
-from modeling_cobert.data.arguments import CollectionArguments
-from modeling_cobert.data.groups import load_groups
+from modeling_cobert.commands import reproduce as command_module
+from modeling_cobert.data.rows import load_rows
 from modeling_cobert.reproduction import work as work_module
 from modeling_cobert.reproduction.estimate import Estimator
 from modeling_cobert.reproduction.tables import NOT_RUN
@@ -110,8 +111,7 @@ def command(toy):
 @pytest.fixture(scope="module")
 def reproduce(command):
     def run(*more, **options):
-        parser = HfArgumentParser(reproduce_paper.CLASSES)
-        return reproduce_paper.main(*parser.parse_args_into_dataclasses(command(*more, **options)))
+        return command_module.main(*cli.parse("reproduce", command_module, command(*more, **options)))
 
     return run
 
@@ -119,9 +119,7 @@ def reproduce(command):
 @pytest.fixture(scope="module")
 def opened(command):
     def open_work(*more, **options):
-        return Reproduction(
-            *HfArgumentParser(reproduce_paper.CLASSES).parse_args_into_dataclasses(command(*more, **options))
-        )
+        return Reproduction(*cli.parse("reproduce", command_module, command(*more, **options)))
 
     return open_work
 
@@ -146,10 +144,10 @@ def made(reproduce, tmp_path_factory):
     parts = []
     original = work_module.train
 
-    def breaks(model_args, data_args, args):
-        if "scorer" in args.output_dir and data_args.fold == 2:
+    def breaks(model, data, groups, args):
+        if "scorer" in args.output_dir and data.fold == "2":
             raise RuntimeError("the power went")
-        return original(model_args, data_args, args)
+        return original(model, data, groups, args)
 
     with pytest.MonkeyPatch.context() as patch:
         parts.append(note_trainings(patch))
@@ -224,7 +222,7 @@ def test_the_initial_ranking_is_what_is_re_ranked(made):
         assert {query_id: set(scores) for query_id, scores in run.items()} == {
             query_id: set(s) for query_id, s in first.items()
         }
-    texts = {row["query"] for row in load_groups(output / "shared" / "windows-expanded" / "train").dataset()}
+    texts = {row["query"] for row in load_rows(output / "shared" / "maxp-expanded" / "train").dataset()}
     assert texts and all(text.endswith(" and how") for text in texts)
 
 
@@ -233,10 +231,28 @@ def test_each_fold_is_trained_once_and_shared_work_is_shared(made):
     everything = {f"{row}/fold-{fold}" for row in TRAINED for fold in (1, 2, 3)}
     assert len(before) + len(after) == len(everything) and {*before, *after} == everything
     assert before[-1] == "scorer/fold-1" and after[0] == "scorer/fold-2"
-    folders = {path.name for path in (output / "shared" / "groups").iterdir()}
-    assert folders == {"n6-m2-o1", "n8-m0-o0", "n4-m2-o1", "n7-m1-o1", "n6-m2-o0"}
     assert not list(output.rglob("checkpoint-*")) and not list(output.rglob("*.tmp"))
     assert len(list(output.glob("rows/*/training/fold-*/model.safetensors"))) == len(everything)
+
+
+def test_the_study_writes_no_text_again(made, opened):
+    """Groups are a view: whatever their sizes, all trainings on best passages read one folder of rows."""
+    output, _, _ = made
+    below = {path.relative_to(output).parts[:2] for path in output.rglob("*.parquet")}
+    shared = {("shared", name) for name in ("selected", "rows", "maxp", "maxp-expanded")}
+    assert below == shared | {("rows", "bert-qe")}  # BERT-QE has passages and models of its own
+    rows = load_rows(output / "shared" / "rows")
+    work, sizes = opened(output, "--dry_run"), set()
+    for name in TRAINED:
+        row = work.rows[name]
+        if row.kind != "groups":
+            continue
+        for fold in (1, 2, 3):
+            settings = json.loads((output / "rows" / name / "training" / f"fold-{fold}" / SETTINGS).read_text())
+            assert settings["rows"] == rows.fingerprint and "train_rows" not in settings
+            groups = settings["groups"]
+            sizes.add(tuple(groups[key] for key in ("group_size", "num_prototypes", "group_overlap")))
+    assert sizes == {(6, 2, 1), (8, 0, 0), (4, 2, 1), (7, 1, 1), (6, 2, 0)}
 
 
 def test_what_is_lost_is_done_again_and_nothing_else(made, reproduce, monkeypatch, tmp_path):
@@ -302,7 +318,7 @@ def test_dry_run_touches_nothing(made, reproduce, tmp_path, capsys):
     assert snapshot(made[0]) == before
     states = {row[0]: row[1] for row in table.rows}
     assert {states[name] for name in ROWS} == {"done"} and table.rows[-1][2:5] == ["0", "0", "0"]
-    assert "windows: counted by selection" in table.notes
+    assert "passages: counted by selection" in table.notes
     (table,) = reproduce(made[0], "--dry_run", "--learning_rate", "2e-3")
     states = {row[0]: row[1] for row in table.rows}
     assert states["cobert"] == "begun with other settings" and states["dph+kl"] == "done"
@@ -311,7 +327,7 @@ def test_dry_run_touches_nothing(made, reproduce, tmp_path, capsys):
 def test_estimates_by_hand(opened, tmp_path):
     work = opened(tmp_path / "none", "--max_steps", "-1", "--num_train_epochs", "5", "--dry_run")
     estimator = Estimator(work)
-    # 12 candidates in windows of 6 that share 1: 6 + 6 + 2, with 2 prototypes each; 3 queries train, validate and
+    # 12 candidates in groups of 6 that share 1: 6 + 6 + 2, with 2 prototypes each; 3 queries train, validate and
     # test in each of 3 folds.
     assert estimator.of("cobert").models == 3
     assert estimator.of("cobert").trained == 3 * 5 * 3 * 20
@@ -348,20 +364,20 @@ def test_refused_at_the_door(reproduce, tmp_path, more, message):
     assert not (tmp_path / "out").exists()
 
 
-def test_expanded_queries_are_the_users(opened, tmp_path):
+def test_expanded_queries_are_the_users(command, tmp_path):
     """Without the file the row is not run, and says so; it is no error unless it was asked for."""
-    work = opened(tmp_path / "out", "--only", "dph+kl")
-    work.systems.expanded_queries = None
-    arguments = (work.args, work.systems, CollectionArguments("demo"), work.training_args)
-    tables = reproduce_paper.main(*arguments)
+    words = command(tmp_path / "out", "--only", "dph+kl")
+    options, systems, *others = cli.parse("reproduce", command_module, words)
+    systems = replace(systems, expanded_queries=None)
+    arguments = (options, systems, *others)
+    tables = command_module.main(*arguments)
     assert "filtered-google-questions" not in Reproduction(*arguments).rows
     cells = {row[0].text: [cell.text for cell in row[1:]] for row in tables[0].cells()}
     assert cells["FilteredGoogleQuestions"] == [NOT_RUN] * 3 + ["0.4130", "0.4860", "0.2390"]
     assert "FilteredGoogleQuestions needs --expanded_queries" in tables[0].notes
     assert [cell.text for cell in tables[2].cells()[0]] == ["all"] + [NOT_RUN] * 4  # nothing selected, no cost
-    work.args.only = ["filtered-google-questions"]
     with pytest.raises(ValueError, match="--only filtered-google-questions: this row needs --expanded_queries"):
-        reproduce_paper.main(*arguments)
+        command_module.main(replace(options, only=["filtered-google-questions"]), systems, *others)
 
 
 def test_other_settings_are_refused(made, reproduce):
@@ -382,7 +398,10 @@ def test_a_collection_with_splits_of_its_own(toy, reproduce, tmp_path):
         judged = [(q, doc, grade) for q, _ in queries[start::3] for doc, grade in qrels[q].items()]
         text = "".join(f"{q}\t{doc}\t{grade}\n" for q, doc, grade in judged)
         (folder / "qrels" / f"{split}.tsv").write_text(text)
-    tables = reproduce(tmp_path / "out", "--only", "bert-qe", "dph+kl", collection=folder, folds=None)
+    rows = ("--only", "bert-qe", "dph+kl")
+    (table,) = reproduce(tmp_path / "out", *rows, "--dry_run", collection=folder, folds=None)
+    assert "1 rows are trained, each in 1 folds: 1 models in all" in table.notes and not (tmp_path / "out").exists()
+    tables = reproduce(tmp_path / "out", *rows, collection=folder, folds=None)
     run = read_run(tmp_path / "out" / "rows" / "bert-qe" / "run.trec")
     assert set(run) == {query_id for query_id, _ in queries[2::3]}
     filled = [row[0].text for row in tables[0].cells() if row[1].text != NOT_RUN]
@@ -391,10 +410,10 @@ def test_a_collection_with_splits_of_its_own(toy, reproduce, tmp_path):
 
 def test_the_view(toy, tmp_path):
     demo = demo_collection()
-    view = open_view(demo, "random", 42, False)
+    view = open_view(demo, SplitOptions("random", 42))
     assert view.queries() == demo.queries() and view.qrels() == demo.qrels() and len(view.folds()) == 5
     assert sorted(queries_under_test(view)) == sorted(demo.queries())
-    small = open_view(demo, "round-robin", 42, False, max_queries=5)
+    small = open_view(demo, SplitOptions("round-robin"), max_queries=5)
     assert [len(fold.test) for fold in small.folds()] == [1] * 5 and isinstance(small.folds()[0], Fold)
     assert list(small.qrels()) == list(small.queries()) == list(demo.queries())[:5]
     expanded = expanded_view(small, toy / "expanded.tsv")
@@ -405,14 +424,15 @@ def test_the_view(toy, tmp_path):
         expanded_view(small, tmp_path / "short.tsv")
 
 
-def test_groups_of_one_name_are_not_mixed_up(made, tmp_path):
+def test_rows_of_one_name_are_not_mixed_up(made, tmp_path):
     """`datasets` caches folders that have a card by their name: another folder's rows must never come out."""
-    source = made[0] / "shared" / "groups"
     seen = {}
-    for name in ("n6-m2-o1", "n7-m1-o1"):
-        folder = tmp_path / name / "groups"
-        shutil.copytree(source / name, folder)
+    for name in ("maxp", "maxp-expanded"):
+        folder = tmp_path / name / "rows"
+        shutil.copytree(made[0] / "shared" / name / "train", folder)
         plain = datasets.load_dataset(str(folder), cache_dir=str(tmp_path / "cache"))
         plain = [row for split in plain.values() for row in split]
-        seen[name] = [{len(row["prototype_ids"]) for row in rows} for rows in (load_groups(folder).dataset(), plain)]
-    assert seen == {"n6-m2-o1": [{2}, {2}], "n7-m1-o1": [{1}, {1}]}
+        seen[name] = [
+            {row["query"].endswith(" and how") for row in rows} for rows in (load_rows(folder).dataset(), plain)
+        ]
+    assert seen == {"maxp": [{False}, {False}], "maxp-expanded": [{True}, {True}]}

@@ -16,7 +16,7 @@ class Summary:
             passages of these.
         k, recall: how many candidates a query has at most, and the first stage's recall there: the ceiling.
         unjudged (`float`): share of candidates that nobody judged (and that count as not relevant).
-        truncated (`float` or `None`): share of query-passage pairs that did not fit into the selector's window.
+        truncated (`float` or `None`): share of query-passage pairs that are longer than the selector reads.
         skipped (`dict[str, int]`): what was left out, by kind.
     """
 

@@ -4,23 +4,22 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import ir_measures
-import pyarrow as pa
-import pyarrow.parquet as pq
+import numpy as np
 import pytest
 import tiny
 import torch
 from ir_measures import nDCG
 from transformers import AutoTokenizer, BertForSequenceClassification
 
-from data_scripts import run_bert_qe as script
+from modeling_cobert import cli
 from modeling_cobert.baselines.bert_qe import (
+    FORMAT,
     SCHEMA,
+    STEP,
     BertQeOptions,
-    ScoredQuery,
     read_scored,
     score_expansions,
     select_chunks,
@@ -35,16 +34,19 @@ from modeling_cobert.baselines.interpolation import (
     softmax,
 )
 from modeling_cobert.collections.folds import Fold
+from modeling_cobert.collections.options import SplitOptions
 from modeling_cobert.collections.trec import read_run
+from modeling_cobert.commands import bert_qe
 from modeling_cobert.selection_cobert import load_selector
 from modeling_cobert.steps.folders import read_settings, write_settings
+from modeling_cobert.steps.shards import QueryShards
 
 ROOT = Path(__file__).resolve().parents[2]
-LENGTH, WINDOW, CHUNK, DOCS, CHUNKS = 32, (12, 5), (4, 2), 3, 5
+LENGTH, PASSAGE, CHUNK, DOCS, CHUNKS = 32, (12, 5), (4, 2), 3, 5
 SIZES = {
     "max_length": LENGTH,
-    "passage_words": WINDOW[0],
-    "passage_overlap": WINDOW[1],
+    "passage_words": PASSAGE[0],
+    "passage_overlap": PASSAGE[1],
     "chunk_words": CHUNK[0],
     "chunk_overlap": CHUNK[1],
     "feedback_docs": DOCS,
@@ -90,15 +92,15 @@ class Oracle:
         logits = self.models[phase](torch.tensor([head + tail]), token_type_ids=torch.tensor([types])).logits[0]
         return (logits[0] if len(logits) == 1 else logits[1] - logits[0]).item()
 
-    def scores(self, query_id: str, alpha: float, probability=False, all_windows=False, from_passage=False):
+    def scores(self, query_id: str, alpha: float, probability=False, all_passages=False, from_passage=False):
         query = self.small.queries[query_id]
         texts = {
             d: f"{self.small.documents[d]['title']} {self.small.documents[d]['text']}"
             for d in self.small.run[query_id]
         }
-        windows = {d: pieces(text, *WINDOW) for d, text in texts.items()}
-        each = {d: [self.relevance(0, query, window) for window in windows[d]] for d in texts}
-        best = {d: windows[d][max(range(len(each[d])), key=lambda i, d=d: (each[d][i], -i))] for d in texts}
+        passages = {d: pieces(text, *PASSAGE) for d, text in texts.items()}
+        each = {d: [self.relevance(0, query, passage) for passage in passages[d]] for d in texts}
+        best = {d: passages[d][max(range(len(each[d])), key=lambda i, d=d: (each[d][i], -i))] for d in texts}
         order = sorted(texts, key=lambda d: -max(each[d]))[:DOCS]
         chunks = []
         for d in order:
@@ -114,8 +116,8 @@ class Oracle:
         for d in texts:
             voted = 0.0
             for weight, (_, chunk) in zip(weights, scored, strict=True):
-                against = windows[d] if all_windows else [best[d]]
-                voted += weight * rel(max(self.relevance(2, chunk, window, LENGTH // 3) for window in against))
+                against = passages[d] if all_passages else [best[d]]
+                voted += weight * rel(max(self.relevance(2, chunk, passage, LENGTH // 3) for passage in against))
             final[d] = (1 - alpha) * own[d] + alpha * voted
         return final
 
@@ -130,44 +132,47 @@ def test_equals_the_paper_in_plain_loops(small, encoders, oracle, tmp_path, batc
     score_expansions(
         small.open(), small.run_file, tmp_path, options(encoders, batch_tokens=batch_tokens), progress=False
     )
-    for query in read_scored(tmp_path):
+    for query in read_scored(tmp_path).read():
         for alpha, relevance in ((0.0, "logit"), (0.3, "logit"), (1.0, "logit"), (0.6, "probability")):
-            expected = oracle.scores(query.query_id, alpha, probability=relevance == "probability")
-            assert interpolate(query, alpha, relevance) == pytest.approx(expected, abs=1e-5), (query.query_id, alpha)
+            expected = oracle.scores(query["query_id"], alpha, probability=relevance == "probability")
+            assert interpolate(query, alpha, relevance) == pytest.approx(expected, abs=1e-5), (
+                query["query_id"],
+                alpha,
+            )
 
 
-@pytest.mark.parametrize("all_windows, from_passage", [(True, False), (False, True)])
-def test_options_equal_plain_loops(small, encoders, oracle, tmp_path, all_windows, from_passage):
+@pytest.mark.parametrize("all_passages, from_passage", [(True, False), (False, True)])
+def test_options_equal_plain_loops(small, encoders, oracle, tmp_path, all_passages, from_passage):
     chosen = options(
         encoders,
-        phase3_windows="all" if all_windows else "best",
+        compared_with="all" if all_passages else "best",
         chunks_from="passage" if from_passage else "document",
         shard_queries=4,
     )
     score_expansions(small.open(), small.run_file, tmp_path, chosen, progress=False)
     differs = False
-    for query in read_scored(tmp_path):
-        expected = oracle.scores(query.query_id, 0.7, all_windows=all_windows, from_passage=from_passage)
-        assert interpolate(query, 0.7) == pytest.approx(expected, abs=1e-5), query.query_id
-        differs |= expected != pytest.approx(oracle.scores(query.query_id, 0.7), abs=1e-3)
+    for query in read_scored(tmp_path).read():
+        expected = oracle.scores(query["query_id"], 0.7, all_passages=all_passages, from_passage=from_passage)
+        assert interpolate(query, 0.7) == pytest.approx(expected, abs=1e-5), query["query_id"]
+        differs |= expected != pytest.approx(oracle.scores(query["query_id"], 0.7), abs=1e-3)
     assert differs  # or the options were not tried
 
 
 def test_few_documents_few_chunks_and_empty_ones(small, encoders, tmp_path):
     settings = score_expansions(small.open(), small.run_file, tmp_path, options(encoders), progress=False)
-    scored = {query.query_id: query for query in read_scored(tmp_path)}
+    scored = {query["query_id"]: query for query in read_scored(tmp_path).read()}
     assert list(scored) == list(small.queries)
     for query_id, query in scored.items():
-        assert query.doc_ids == list(small.run[query_id])
-        assert len(query.chunk_votes) == len(query.chunks) <= CHUNKS
-        assert all(len(votes) == len(query.doc_ids) for votes in query.chunk_votes)
-        assert all(chunk.strip() for chunk in query.chunks)
-        assert query.chunk_scores == sorted(query.chunk_scores, reverse=True)
-        for chunk, doc_id in zip(query.chunks, query.chunk_doc_ids, strict=True):
+        assert query["doc_ids"] == list(small.run[query_id])
+        assert len(query["chunk_votes"]) == len(query["chunks"]) <= CHUNKS
+        assert all(len(votes) == len(query["doc_ids"]) for votes in query["chunk_votes"])
+        assert all(chunk.strip() for chunk in query["chunks"])
+        assert query["chunk_scores"] == sorted(query["chunk_scores"], reverse=True)
+        for chunk, doc_id in zip(query["chunks"], query["chunk_doc_ids"], strict=True):
             document = small.documents[doc_id]
             assert chunk in f"{document['title']} {document['text']}"
     # q1 has only empty documents: no feedback, so no share of it can change the ranking of phase 1
-    assert scored["q1"].chunks == [] and interpolate(scored["q1"], 1.0) == interpolate(scored["q1"], 0.0)
+    assert scored["q1"]["chunks"] == [] and interpolate(scored["q1"], 1.0) == interpolate(scored["q1"], 0.0)
     assert settings["counts"]["queries_without_chunks"] == 1 and settings["counts"]["queries"] == 6
     encoder = load_selector(encoders[1], LENGTH)
     two = select_chunks(encoder, "bees", {"a": "", "b": "red blue green sky road"}, options(encoders))
@@ -182,10 +187,11 @@ def test_softmax():
     assert softmax([2.0, 2.0]) == [0.5, 0.5] and softmax([]) == []
 
 
-def made(query_id, scores, votes, chunk_scores=(0.0, 0.0)) -> ScoredQuery:
+def made(query_id, scores, votes, chunk_scores=(0.0, 0.0)) -> dict:
     ids = [f"d{i}" for i in range(len(scores))]
     chunks = [f"c{i}" for i in range(len(votes))]
-    return ScoredQuery(query_id, ids, list(scores), list(scores), chunks, ids[:2], list(chunk_scores), votes)
+    columns = (query_id, ids, list(scores), list(scores), chunks, ids[:2], list(chunk_scores), votes)
+    return dict(zip(SCHEMA.names, columns, strict=True))
 
 
 def test_interpolation_by_hand():
@@ -193,28 +199,25 @@ def test_interpolation_by_hand():
     query = made("q", [5.0, 1.0], [[1.0, 0.0], [3.0, 8.0]])
     assert interpolate(query, 0.25) == pytest.approx({"d0": 0.75 * 5 + 0.25 * 2, "d1": 0.75 * 1 + 0.25 * 4})
     assert interpolate(query, 0.0) == {"d0": 5.0, "d1": 1.0}  # to the bit
-    # probabilities: all logits 0 are 1/2
-    assert interpolate(made("q", [0.0, 0.0], [[0.0, 0.0]] * 2), 0.5, "probability") == {"d0": 0.5, "d1": 0.5}
+    # probabilities: all logits 0 are 1/2, and of equal documents the first one stays before the other
+    below = float(np.nextafter(np.float32(0.5), np.float32(0)))
+    assert interpolate(made("q", [0.0, 0.0], [[0.0, 0.0]] * 2), 0.5, "probability") == {"d0": 0.5, "d1": below}
 
 
 def test_alpha_by_hand(tmp_path):
     # (1 - a) * 1 + a * 0 against (1 - a) * 0 + a * 1: the relevant d1 leads from a > 0.5 on; at 0.5 they tie, and
-    # trec_eval puts the larger id first, so 0.5 is the smallest of the best. q2 is the other way round.
-    turns = made("q1", [1.0, 0.0], [[0.0, 1.0], [0.0, 1.0]])
-    stays = replace(turns, query_id="q2")
+    # keep the first stage's order, d0 first, so 0.6 is the smallest of the best. q2 is the other way round.
+    rows = {query_id: made(query_id, [1.0, 0.0], [[0.0, 1.0], [0.0, 1.0]]) for query_id in ("q1", "q2")}
     folder = tmp_path / "expansion"
-    (folder / "shards").mkdir(parents=True)
-    pq.write_table(
-        pa.Table.from_pylist([vars(turns), vars(stays)], schema=SCHEMA), folder / "shards" / "00000.parquet"
-    )
-    write_settings(folder, {"step": "bert-qe"}, {"shards": 1})
+    QueryShards(folder / "shards", list(rows), SCHEMA, size=2).fill(rows.get)
+    write_settings(folder, {"step": STEP, "format": FORMAT, "shard_queries": 2}, {"query_ids": list(rows)})
     qrels = {"q1": {"d1": 1}, "q2": {"d0": 1}}
     folds = [(1, Fold((), ("q1",), ("q2",))), (2, Fold((), ("q2",), ("q1",))), (3, Fold((), ("q1", "q2"), ("x",)))]
     alphas, means = choose_alphas(tmp_path, folds, qrels, TuningOptions())
-    assert alphas == {1: 0.5, 2: 0.0, 3: 0.0}
+    assert alphas == {1: 0.6, 2: 0.0, 3: 0.0}
     second = 0.6309297535714575  # 1 / log2(3): the relevant document in the second place
-    assert [means[1][a] for a in ALPHAS] == pytest.approx([second] * 5 + [1.0] * 6)
-    assert [means[2][a] for a in ALPHAS] == pytest.approx([1.0] * 5 + [second] * 6)
+    assert [means[1][a] for a in ALPHAS] == pytest.approx([second] * 6 + [1.0] * 5)
+    assert [means[2][a] for a in ALPHAS] == pytest.approx([1.0] * 6 + [second] * 5)
     assert list(means[3].values()) == pytest.approx([(1 + second) / 2] * 11)
     with pytest.raises(ValueError, match="fold 1: none of its 1 validation queries is judged"):
         choose_alphas(tmp_path, folds, {"q2": {"d0": 1}}, TuningOptions())
@@ -226,7 +229,7 @@ def test_alpha_by_hand(tmp_path):
 
 def test_whole_result(small, encoders, tmp_path):
     results = run_bert_qe(small.open(), small.run_file, tmp_path, options(encoders), progress=False)
-    scored = {query.query_id: query for query in read_scored(tmp_path / "scores")}
+    scored = {query["query_id"]: query for query in read_scored(tmp_path / "scores").read()}
     expected, phase1 = {}, {}
     for number, fold in enumerate(small.folds, start=1):
         means = {}
@@ -240,6 +243,13 @@ def test_whole_result(small, encoders, tmp_path):
         phase1 |= {query_id: interpolate(scored[query_id], 0.0) for query_id in fold.test}
     assert read_run(tmp_path / "result" / "run.trec") == expected
     assert read_run(tmp_path / "result" / "phase1.trec") == phase1
+    # d9 and d10 are both empty, so no model can tell them apart: they stay as the first stage had them, in every file
+    twins = [query_id for query_id in small.queries if {"d9", "d10"} <= small.run[query_id].keys()]
+    assert len({small.run[q]["d9"] > small.run[q]["d10"] for q in twins}) == 2
+    for query_id in twins:
+        for run in (expected, phase1):
+            before, after = ((found["d9"] > found["d10"]) for found in (small.run[query_id], run[query_id]))
+            assert before == after and run[query_id]["d9"] != run[query_id]["d10"]
     for name, run in (("first_stage", small.run), ("phase1", phase1), ("bert_qe", expected)):
         value = ir_measures.calc_aggregate([nDCG @ 20], small.qrels, run)[nDCG @ 20]
         assert results["measures"][name]["nDCG@20"] == pytest.approx(value)
@@ -270,7 +280,7 @@ def test_resumes_query_by_query(small, encoders, tmp_path):
     (folder / "shards" / ".00003.parquet.abc.tmp").write_bytes(whole[shards[3]][:100])
     times = {path: path.stat().st_mtime_ns for path in shards[:3]}
     with pytest.raises(ValueError, match="not finished"):
-        list(read_scored(tmp_path))
+        read_scored(tmp_path)
     with pytest.raises(ValueError, match="begun with other settings: feedback_chunks is 5, now 4"):
         score_expansions(small.open(), small.run_file, tmp_path, options(encoders, feedback_chunks=4), progress=False)
     score_expansions(small.open(), small.run_file, tmp_path, options(encoders), progress=False)
@@ -287,10 +297,8 @@ def test_every_fold_has_its_own_models(small, encoders, tmp_path):
     for number, fold in enumerate(small.folds, start=1):
         own = encoders[number - 1]
         oracle = Oracle(small, [own, encoders[1], own])
-        assert {q.query_id for q in read_scored(tmp_path / f"fold-{number}" / "scores")} == {
-            *fold.test,
-            *fold.validation,
-        }
+        scored = {query["query_id"] for query in read_scored(tmp_path / f"fold-{number}").read()}
+        assert scored == {*fold.test, *fold.validation}
         for query_id in fold.test:
             assert run[query_id] == pytest.approx(oracle.scores(query_id, 0.4), abs=1e-5)
 
@@ -306,14 +314,14 @@ def test_refuses(small, encoders, tmp_path):
         ({"chunk_overlap": 4}, "0 <= overlap < size"),
         ({"feedback_docs": 0}, "feedback_docs must be at least 1"),
         ({"chunks_from": "title"}, "chunks_from must be one of document, passage"),
-        ({"phase3_windows": "first"}, "phase3_windows must be one of best, all"),
+        ({"compared_with": "first"}, "compared_with must be one of best, all"),
     ):
         with pytest.raises(ValueError, match=message):
             options(encoders, **fields)
     with pytest.raises(ValueError, match="alpha is a share"):
         TuningOptions(alpha=1.2)
     with pytest.raises(ValueError, match="no validation and test queries to tune"):
-        run_bert_qe(small.open(), small.run_file, tmp_path / "c", options(encoders), TuningOptions(folds="none"))
+        run_bert_qe(small.open(), small.run_file, tmp_path / "c", options(encoders), splits=SplitOptions(folds="none"))
 
 
 def test_script_on_two_processes_as_on_one(small, encoders, tmp_path, capsys):
@@ -323,13 +331,11 @@ def test_script_on_two_processes_as_on_one(small, encoders, tmp_path, capsys):
     arguments += [part for name, value in SIZES.items() for part in (f"--{name}", str(value))]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     # Without "--" torchrun takes --run for a short form of its own --run-path.
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--", script.__file__]
-    command = [*launch, *arguments, "--output", str(tmp_path / "two")]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--"]
+    command = [*launch, ROOT / "data_scripts" / "run_bert_qe.py", *arguments, "--output", str(tmp_path / "two")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    classes = (script.Arguments, script.CollectionArguments, script.ScoringArguments, script.TuningArguments)
-    parser = script.HfArgumentParser(classes)
-    results = script.main(*parser.parse_args_into_dataclasses([*arguments, "--output", str(tmp_path / "one")]))
+    results = bert_qe.main(*cli.parse("bert-qe", bert_qe, [*arguments, "--output", str(tmp_path / "one")]))
     printed = capsys.readouterr().out
     assert "6 test queries" in printed and f"{results['measures']['first_stage']['nDCG@20']:.4f}" in printed
     for name in ("run.trec", "phase1.trec", "results.json"):
