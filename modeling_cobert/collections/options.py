@@ -1,6 +1,6 @@
 """Which collection to work on, and how its queries are split: options of the API and of the commands alike."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 
 from .collection import Collection, open_collection
 
@@ -22,8 +22,8 @@ class CollectionOptions:
     )
 
     def open(self) -> Collection:
-        options = asdict(self)
-        return open_collection(options.pop("collection"), **options)
+        own = {option.name: getattr(self, option.name) for option in fields(CollectionOptions)}  # not a subclass's
+        return open_collection(own.pop("collection"), **own)
 
 
 @dataclass(frozen=True)
