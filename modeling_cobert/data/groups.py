@@ -41,8 +41,8 @@ class GroupOptions:
             raise ValueError(f"--prototypes must be one of {', '.join(PROTOTYPES)}, not {self.prototypes!r}")
         if self.num_prototypes is not None and self.num_prototypes < 0:
             raise ValueError(f"--num_prototypes must not be negative, got {self.num_prototypes}")
-        if self.group_size is not None:
-            self.spans(0)
+        if self.group_size is not None and self.group_overlap is not None:
+            self.spans(0)  # raises what cannot be; where the model's own are to fill in, `of_model` does
 
     def of_model(self, config) -> "GroupOptions":
         """The same with the model's own sizes where none are given."""
@@ -52,8 +52,8 @@ class GroupOptions:
 
     def spans(self, length: int, offset: int | None = None) -> list[tuple[int, int]]:
         """The groups of a list; `offset` says where the first edge lies, in place of `first_edge`."""
-        overlap = 4 if self.group_overlap is None else self.group_overlap
-        return overlapping_spans(length, self.group_size, overlap, self.first_edge if offset is None else offset)
+        offset = self.first_edge if offset is None else offset
+        return overlapping_spans(length, self.group_size, self.group_overlap, offset)
 
     def choose_prototypes(self, selector_scores: Sequence[float], limit: int | None = None) -> list[int]:
         """The places of the feedback documents, best first."""
