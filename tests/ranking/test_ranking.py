@@ -185,7 +185,7 @@ def test_the_queries_that_are_asked_for(folder, rows, tmp_path):
 def test_documents_that_are_not_there(folder, tmp_path):
     run = tmp_path / "run.trec"
     run.write_text("q0 Q0 d1 1 3.0 x\nq0 Q0 gone 2 2.0 x\nq1 Q0 lost 1 1.0 x\n")
-    with pytest.raises(ValueError, match="2 documents are not in .*, such as 'gone'.*--skip_missing"):
+    with pytest.raises(ValueError, match=r"2 documents \(2 lines\) are not in .*, such as 'gone'.*--skip_missing"):
         collection_inputs(open_collection(folder), run, progress=False)
     inputs = collection_inputs(open_collection(folder, skip_missing=True), run, progress=False)
     assert inputs.run == {"q0": {"d1": 3.0}} and inputs.skipped["documents_missing"] == 2

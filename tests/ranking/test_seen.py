@@ -66,8 +66,7 @@ for name, *options in json.loads(sys.stdin.read()):
 
 def run_commands(hub: LoopbackHub, home: Path, commands: list[list[str]]) -> list[tuple[int, str]]:
     """Exit code and error output of each."""
-    env = hub.env(home, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
-    env |= {name: os.environ[name] for name in ("ONEDNN_MAX_CPU_ISA", "MKL_CBWR")}
+    env = hub.env(home, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1")
     child = subprocess.run(
         [sys.executable, "-c", COMMANDS],
         env=env,
