@@ -112,16 +112,34 @@ def test_other_measures_need_no_new_ranking(model, folder, evaluated, monkeypatc
     run_command(options(model, folder, output))
 
 
+WITNESSED = f"""
+import os, pathlib, runpy
+
+replace = os.replace
+
+def replace_and_tell(source, target):
+    with open("written_by_" + os.environ["RANK"], "a") as file:
+        file.write(pathlib.Path(target).name + chr(10))
+    replace(source, target)
+
+os.replace = replace_and_tell
+runpy.run_path({str(ROOT / "eval_cobert.py")!r}, run_name="__main__")
+"""
+
+
 def test_two_processes_write_the_same_bytes(model, folder, evaluated, tmp_path):
+    (tmp_path / "witnessed.py").write_text(WITNESSED)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "--"]
-    command += [str(ROOT / "eval_cobert.py"), *options(model, folder, tmp_path / "two")]
+    command += [str(tmp_path / "witnessed.py"), *options(model, folder, tmp_path / "two")]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("words (first stage)  ") == 1
     for name in eval_command.FILES:
         assert (tmp_path / "two" / name).read_bytes() == (evaluated[0] / name).read_bytes()
-    # The other process had the other three of the six queries.
-    assert "3/3 " in done.stderr and "6/6 " not in done.stderr
+    # Each process had three of the six queries, and only the first one wrote the results.
+    written = [(tmp_path / f"written_by_{rank}").read_text().split() for rank in (0, 1)]
+    assert [name for name in written[0] if name.endswith("parquet")] == [f"0000{i}.parquet" for i in (0, 2, 4)]
+    assert written[1] == [f"0000{i}.parquet" for i in (1, 3, 5)]
 
 
 KILLED = """
