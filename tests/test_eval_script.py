@@ -1,4 +1,4 @@
-"""eval_cobert.py: files and measures, one process and two, killed and resumed, and what it refuses."""
+"""cobert eval: files and measures, one process and two, killed and resumed, and what it refuses."""
 
 import json
 import os
@@ -12,14 +12,13 @@ import pytest
 import tiny
 import tiny_collection
 import torch
-from transformers import HfArgumentParser
 
-import eval_cobert
-from data_scripts import explain_query, stability
+from modeling_cobert import cli
 from modeling_cobert.collections.trec import read_run
-from modeling_cobert.ranking.arguments import RankingArguments
+from modeling_cobert.commands import eval as eval_command
+from modeling_cobert.commands import explain, stability
 
-ROOT = Path(eval_cobert.__file__).parent
+ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
 
 
@@ -47,16 +46,15 @@ def options(model, folder, output, *more: str) -> list[str]:
     return ["--model", model, "--collection", str(folder), "--run", run, "--output", str(output), "--use_cpu", *more]
 
 
-def run_script(arguments: list[str], module=eval_cobert):
-    kind = {eval_cobert: "EvalArguments", stability: "StabilityArguments", explain_query: "ExplainArguments"}[module]
-    parsed = HfArgumentParser((RankingArguments, getattr(module, kind))).parse_args_into_dataclasses(arguments)
-    return module.main(*parsed)
+def run_command(arguments: list[str], module=eval_command):
+    name = module.__name__.rpartition(".")[2]
+    return module.main(*cli.parse(name, module, arguments))
 
 
 @pytest.fixture(scope="module")
 def evaluated(model, folder, tmp_path_factory):
     output = tmp_path_factory.mktemp("evaluated") / "out"
-    return output, run_script(options(model, folder, output))
+    return output, run_command(options(model, folder, output))
 
 
 def qrels_of(folder) -> dict[str, dict[str, int]]:
@@ -106,42 +104,57 @@ def test_other_measures_need_no_new_ranking(model, folder, evaluated, monkeypatc
     output, _ = evaluated
     before = (output / "run.trec").read_bytes()
     monkeypatch.setattr("modeling_cobert.reranking_cobert.map_rows", None)
-    results = run_script(options(model, folder, output, "--measures", "RR@10", "P@20", "nDCG@20", "AP@1000"))
+    results = run_command(options(model, folder, output, "--measures", "RR@10", "P@20", "nDCG@20", "AP@1000"))
     assert list(results.reranked.means) == ["RR@10", "P@20", "nDCG@20", "AP@1000"]
     assert (output / "run.trec").read_bytes() == before
     printed = capsys.readouterr().out
     assert "words (first stage)" in printed and "unjudged@20" in printed and "recall ceiling" in printed
-    run_script(options(model, folder, output))
+    run_command(options(model, folder, output))
+
+
+WITNESSED = f"""
+import os, pathlib, runpy
+
+replace = os.replace
+
+def replace_and_tell(source, target):
+    with open("written_by_" + os.environ["RANK"], "a") as file:
+        file.write(pathlib.Path(target).name + chr(10))
+    replace(source, target)
+
+os.replace = replace_and_tell
+runpy.run_path({str(ROOT / "eval_cobert.py")!r}, run_name="__main__")
+"""
 
 
 def test_two_processes_write_the_same_bytes(model, folder, evaluated, tmp_path):
+    (tmp_path / "witnessed.py").write_text(WITNESSED)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "--"]
-    command += [str(ROOT / "eval_cobert.py"), *options(model, folder, tmp_path / "two")]
+    command += [str(tmp_path / "witnessed.py"), *options(model, folder, tmp_path / "two")]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("words (first stage)  ") == 1
-    for name in eval_cobert.FILES:
+    for name in eval_command.FILES:
         assert (tmp_path / "two" / name).read_bytes() == (evaluated[0] / name).read_bytes()
-    # The other process had the other three of the six queries.
-    assert "3/3 " in done.stderr and "6/6 " not in done.stderr
+    # Each process had three of the six queries, and only the first one wrote the results.
+    written = [(tmp_path / f"written_by_{rank}").read_text().split() for rank in (0, 1)]
+    assert [name for name in written[0] if name.endswith("parquet")] == [f"0000{i}.parquet" for i in (0, 2, 4)]
+    assert written[1] == [f"0000{i}.parquet" for i in (1, 3, 5)]
 
 
 KILLED = """
-import os, signal, sys
-import eval_cobert
-from modeling_cobert.steps import shards as parts
-from modeling_cobert.ranking.arguments import RankingArguments
-from transformers import HfArgumentParser
+import os, signal
+from modeling_cobert.cli import run
 
-replace, done = os.replace, []
+replace = os.replace
 
 def replace_or_die(source, target):
-    if str(target).endswith("000003.json"):
+    if str(target).endswith("00003.parquet"):
         os.kill(os.getpid(), signal.SIGKILL)
     replace(source, target)
 
 os.replace = replace_or_die
-eval_cobert.main(*HfArgumentParser((RankingArguments, eval_cobert.EvalArguments)).parse_args_into_dataclasses())
+run("eval")
 """
 
 
@@ -151,74 +164,89 @@ def test_killed_it_goes_on(model, folder, evaluated, tmp_path):
     command = [sys.executable, "-c", KILLED, *options(model, folder, output)]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    parts = {path: path.stat().st_mtime_ns for path in (output / ".parts").glob("0*.json")}
-    assert sorted(path.name for path in parts) == ["000000.json", "000001.json", "000002.json"]
+    parts = {path: path.stat().st_mtime_ns for path in (output / ".parts").glob("0*.parquet")}
+    assert sorted(path.name for path in parts) == ["00000.parquet", "00001.parquet", "00002.parquet"]
     assert len(list((output / ".parts").glob(".*.tmp"))) == 1 and not (output / "run.trec").exists()
-    run_script(options(model, folder, output))
+    run_command(options(model, folder, output))
     assert {path: path.stat().st_mtime_ns for path in parts} == parts
     assert not list((output / ".parts").glob(".*.tmp"))
-    for name in eval_cobert.FILES:
+    for name in eval_command.FILES:
         assert (output / name).read_bytes() == (evaluated[0] / name).read_bytes()
 
 
 def test_queries_of_the_training_are_refused(folder, tmp_path):
     model = tiny.checkpoint(tmp_path / "model")
-    (model / "training_queries.json").write_text('{"train": ["q1"], "validation": ["q4"]}')
+    note = model / "settings.json"
+    note.write_text(json.dumps({"seen": {folder.name: ["q1", "q4"]}}))
     for seen in ("q1", "q4"):
-        with pytest.raises(ValueError, match=f"1 of these queries were in its training .*such as '{seen}'"):
-            run_script(options(str(model), folder, tmp_path / "out", "--queries", "q0", seen))
+        with pytest.raises(ValueError, match=f"the model has seen 1 of the queries .*[(]{seen}[)].*--allow_seen"):
+            run_command(options(str(model), folder, tmp_path / "out", "--query_ids", "q0", seen))
+        with pytest.raises(ValueError, match=f"the model has seen 1 of the queries .*[(]{seen}[)].*--allow_seen"):
+            run_command(options(str(model), folder, tmp_path / "out", "--query_ids", "q0", seen), stability)
     assert not (tmp_path / "out").exists()
-    run_script(options(str(model), folder, tmp_path / "some", "--queries", "q0", "q2"))
+    run_command(options(str(model), folder, tmp_path / "some", "--query_ids", "q0", "q2"))
     assert list(read_run(tmp_path / "some" / "run.trec")) == ["q0", "q2"]
-    results = run_script(options(str(model), folder, tmp_path / "out", "--allow_seen"))
+    results = run_command(options(str(model), folder, tmp_path / "out", "--allow_seen"))
     assert results.reranked.queries == 7
+    # "q1" is a query of many collections.
+    note.write_text(json.dumps({"seen": {"other": ["q1", "q4"]}}))
+    run_command(options(str(model), folder, tmp_path / "another", "--query_ids", "q1"))
 
 
-def test_groups_and_no_judgments(model, folder, tmp_path, capsys):
-    groups = tiny_collection.groups(folder, tmp_path / "made")
+def test_rows_and_no_judgments(model, folder, tmp_path, capsys):
+    rows = tiny_collection.rows(folder, tmp_path / "made")
     ids = tmp_path / "ids.txt"
     ids.write_text("q5\nq3\n")
-    arguments = ["--model", model, "--groups", str(groups), "--output", str(tmp_path / "out"), "--use_cpu"]
-    results = run_script([*arguments, "--queries", str(ids), "--tag", "mine"])
+    arguments = ["--model", model, "--rows", str(rows), "--output", str(tmp_path / "out"), "--use_cpu"]
+    results = run_command([*arguments, "--query_ids", str(ids), "--tag", "mine"])
     assert list(read_run(tmp_path / "out" / "run.trec")) == ["q3", "q5"] == list(results.inputs.qrels)
     assert "left out: queries without documents: 1" in capsys.readouterr().out
     (tmp_path / "bare").mkdir()
     for name in ("queries.jsonl", "corpus.jsonl", "run.trec"):
         (tmp_path / "bare" / name).write_bytes((folder / name).read_bytes())
-    assert run_script(options(model, tmp_path / "bare", tmp_path / "unmeasured")) is None
+    assert run_command(options(model, tmp_path / "bare", tmp_path / "unmeasured")) is None
     assert "nothing is measured" in capsys.readouterr().out
     assert sorted(path.name for path in (tmp_path / "unmeasured").iterdir()) == [".parts", "run.trec"]
 
 
 def test_what_does_not_go_together(model, folder, tmp_path):
     out = ["--model", model, "--output", str(tmp_path / "out"), "--use_cpu"]
-    with pytest.raises(ValueError, match="give either --groups, or --collection and --run"):
-        run_script(out)
+    with pytest.raises(ValueError, match="give either --rows, or --collection and --run"):
+        run_command(out)
     with pytest.raises(ValueError, match="--collection needs --run"):
-        run_script([*out, "--collection", str(folder)])
+        run_command([*out, "--collection", str(folder)])
+    rows = ["--rows", str(tiny_collection.rows(folder, tmp_path / "made"))]
+    with pytest.raises(ValueError, match="give either --rows, or --collection and --run"):
+        run_command([*out, *rows, "--collection", str(folder)])
     with pytest.raises(ValueError, match="--selector goes with --collection"):
-        run_script([*out, "--groups", "x", "--selector", "self"])
+        run_command([*out, *rows, "--selector", "self"])
+    for name in ("run", "queries", "documents"):
+        with pytest.raises(ValueError, match=f"--{name} goes with --collection: rows hold their own"):
+            run_command([*out, *rows, f"--{name}", "x"])
+    (tmp_path / "no_ids").write_text("\n")
+    with pytest.raises(ValueError, match="no_ids:1: no query ids in the file"):
+        run_command([*out, *rows, "--query_ids", str(tmp_path / "no_ids")])
     with pytest.raises(FileNotFoundError, match="nowhere.txt: no such file of judgments"):
-        run_script(options(model, folder, tmp_path / "out", "--qrels", "nowhere.txt"))
+        run_command(options(model, folder, tmp_path / "out", "--qrels", "nowhere.txt"))
     with pytest.raises(ValueError, match="unknown measure 'nDGC@20'; did you mean nDCG@20"):
-        run_script(options(model, folder, tmp_path / "out", "--measures", "nDGC@20"))
+        run_command(options(model, folder, tmp_path / "out", "--measures", "nDGC@20"))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "run.trec").write_text("precious")
-    with pytest.raises(ValueError, match="has a run.trec that this script has not made"):
-        run_script(options(model, folder, tmp_path / "other"))
+    with pytest.raises(ValueError, match="has a run.trec that this command has not made"):
+        run_command(options(model, folder, tmp_path / "other"))
     assert (tmp_path / "other" / "run.trec").read_text() == "precious"
     assert not (tmp_path / "out").exists()
 
 
-def test_the_scripts_beside_it(model, folder, tmp_path, capsys):
-    more = ["--queries", "q1", "q2"]
-    explanations = run_script(options(model, folder, tmp_path / "why", *more), explain_query)
+def test_the_commands_beside_it(model, folder, tmp_path, capsys):
+    more = ["--query_ids", "q1", "q2"]
+    explanations = run_command(options(model, folder, tmp_path / "why", *more), explain)
     told = json.loads((tmp_path / "why" / "explanation.json").read_text())
     assert [e["query_id"] for e in told] == ["q1", "q2"] == [e.query_id for e in explanations]
     assert "Query q2" in (tmp_path / "why" / "explanation.html").read_text()
     with pytest.raises(ValueError, match="name the queries to explain"):
-        run_script(options(model, folder, tmp_path / "why"), explain_query)
-    report = run_script(options(model, folder, tmp_path / "how", *more, "--seeds", "2"), stability)
+        run_command(options(model, folder, tmp_path / "why"), explain)
+    report = run_command(options(model, folder, tmp_path / "how", *more, "--seeds", "2"), stability)
     told = json.loads((tmp_path / "how" / "stability.json").read_text())
     assert told["conditions"] == report["conditions"] and set(told["per_query"]) == {"q1", "q2"}
     printed = capsys.readouterr().out

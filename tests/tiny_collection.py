@@ -46,10 +46,10 @@ def make(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def rows(folder: Path, output: Path, folds: str = "none", **options) -> Path:
+def rows(folder: Path, output: Path, folds: str = "none", selector: str = "lexical", **options) -> Path:
     """Rows of the collection in `folder`, cut as the tiny models cut."""
     collection = open_collection(folder, skip_missing=True)
-    selection = SelectionOptions("lexical", passage_words=10, passage_overlap=4, **options)
+    selection = SelectionOptions(selector, passage_words=10, passage_overlap=4, **options)
     select_passages(collection, folder / "run.trec", output / "selected", selection, progress=False)
     build_rows(output / "selected", output / "rows", collection, SplitOptions(folds=folds))
     return output / "rows"

@@ -49,6 +49,26 @@ def chosen_queries(
     return [query_id for query_id in known if query_id in chosen]
 
 
+def check_groups(ranker: Ranker, options: GroupOptions) -> None:
+    """Groups that the model cannot read are an error; prototypes that its calibrator misses, a warning."""
+    config, options = ranker.model.config, ranker.group_options(options)
+    if config.use_scorer and config.scorer_positions and options.group_size > config.group_size:
+        raise ValueError(
+            f"groups of {options.group_size}, but the model's scorer has positions for {config.group_size}: give "
+            f"--group_size {config.group_size}"
+        )
+    if config.use_calibrator and (options.prototypes == "none" or not options.num_prototypes):
+        logger.warning("no prototypes, so the model's calibrator has nothing to work with")
+
+
+def grouping_for(ranker: Ranker, options: GroupOptions, selector: str) -> GroupOptions:
+    """The options for lists that `selector` has scored: the best of one that keeps the order are the first."""
+    chosen = ranker.group_options(options)
+    if selector == "first-stage" and chosen.prototypes == "selector":
+        return replace(chosen, prototypes="first-stage")  # the same, and says so when the order changes
+    return chosen
+
+
 @dataclass(frozen=True)
 class RowsInputs:
     """
@@ -99,22 +119,15 @@ class RowsInputs:
         return {"inputs": "rows", "rows": self.rows.fingerprint, "files": files, "grouping": grouping}
 
     def check(self, ranker: Ranker) -> None:
-        config, options = ranker.model.config, ranker.group_options(self.options)
-        if config.use_scorer and config.scorer_positions and options.group_size > config.group_size:
-            raise ValueError(
-                f"groups of {options.group_size}, but the model's scorer has positions for {config.group_size}: give "
-                f"--group_size {config.group_size}"
-            )
-        if config.use_calibrator and (options.prototypes == "none" or not options.num_prototypes):
-            logger.warning("no prototypes, so the model's calibrator has nothing to work with")
+        check_groups(ranker, self.options)
         for name in ("passage_words", "passage_overlap", "passage_title"):
-            here, own = self.rows.settings[name], getattr(config, name)
+            here, own = self.rows.settings[name], getattr(ranker.model.config, name)
             if here != own:
                 logger.warning("%s: %s is %s here, the model's is %s", self.rows.folder, name, here, own)
         ranker.check_queries(self.queries)
 
     def encode(self, ranker: Ranker, query_id: str, advance: Callable | None = None) -> EncodedQuery:
-        row, options = self.rows.row(query_id), ranker.group_options(self.options)
+        row, options = self.rows.row(query_id), grouping_for(ranker, self.options, self.rows.settings["selector"])
         if self.vectors is not None:
             vectors = self.vectors(query_id).to(ranker.model.device)
         else:
@@ -218,6 +231,7 @@ class CollectionInputs:
     def check(self, ranker: Ranker) -> None:
         if ranker.selector == "self":
             own_relevance(ranker.model, ranker.model.classifier.weight.detach())  # raises where there is no such head
+        check_groups(ranker, self.options)
         ranker.check_queries(self.queries)
 
     def encode(self, ranker: Ranker, query_id: str, advance: Callable | None = None) -> EncodedQuery:
@@ -225,9 +239,7 @@ class CollectionInputs:
         found = self.collection.lookup(doc_ids)
         documents = [found[doc_id].to_dict() for doc_id in doc_ids]
         vectors, scores = ranker.encode_documents(self.queries[query_id], documents, advance)
-        options = ranker.group_options(self.options)
-        if ranker.selector == "first-stage" and options.prototypes == "selector":
-            options = replace(options, prototypes="first-stage")  # the same, and says so when the order changes
+        options = grouping_for(ranker, self.options, ranker.selector)
         return EncodedQuery(
             query_id=query_id,
             query=self.queries[query_id],

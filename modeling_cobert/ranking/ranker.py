@@ -166,9 +166,9 @@ class Ranker:
         return self.score_list(calibrated, encoded.groups)
 
     def group_options(self, options: GroupOptions) -> GroupOptions:
-        """The options with the model's own sizes where none are given."""
+        """The options with the model's own sizes where none are given, and no prototypes without a calibrator."""
         chosen = options.of_model(self.model.config)
-        return replace(chosen, num_prototypes=min(chosen.num_prototypes, self.model.num_prototypes))
+        return chosen if self.model.config.use_calibrator else replace(chosen, num_prototypes=0)
 
     def check_queries(self, queries: Mapping[str, str]) -> None:
         """Every query must leave room for a passage, which is known before any work."""

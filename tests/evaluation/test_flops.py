@@ -27,7 +27,8 @@ from modeling_cobert.cost.macs import (
     passage_macs,
 )
 from modeling_cobert.cost.paper import paper_costs, paper_remarks
-from modeling_cobert.data.groups import GroupOptions, build_groups
+from modeling_cobert.data.groups import GroupOptions
+from modeling_cobert.data.rows import build_rows
 from modeling_cobert.data.selection import SelectionOptions, select_passages
 from modeling_cobert.reranking_cobert import score_list
 
@@ -173,12 +174,12 @@ def test_impossible_counts_are_errors():
 
 
 def test_script_prints_the_papers_figures_and_json(tmp_path, capsys):
-    main(FlopsArguments(paper="robust04"))
+    main(FlopsArguments(paper="robust04"), GroupOptions())
     printed = capsys.readouterr().out
     for figure in ("59,356.224", "6,301.095", "263.684", "1.106x", "255,739.021", "7.389x", "1,024 sequences"):
         assert figure in printed
     CoBertConfig(encoder_config=SMALL, max_length=32).save_pretrained(tmp_path)
-    main(FlopsArguments(format="json", model=str(tmp_path), num_queries=3, k=8, num_passages=30))
+    main(FlopsArguments(format="json", model=str(tmp_path), num_queries=3, k=8, num_passages=30), GroupOptions())
     rows = json.loads(capsys.readouterr().out)["convention"]
     assert rows[0]["first_pass"] == 30 * passage_macs(BertConfig(**SMALL), 32)
     assert [row["system"] for row in rows] == [row.system for row in paper_costs("gov2")]
@@ -190,18 +191,17 @@ def test_script_takes_the_counts_of_a_prepared_folder(tmp_path, capsys):
     write_run(tmp_path / "run.trec", {q: dict.fromkeys(documents, 1.0) for q in collection.queries()}, "all")
     options = SelectionOptions("first-stage", passage_words=20, passage_overlap=10)
     selected = select_passages(collection, tmp_path / "run.trec", tmp_path / "selected", options, progress=False)
-    build_groups(
-        tmp_path / "selected", tmp_path / "groups", collection, GroupOptions(2, group_size=5, group_overlap=1)
-    )
-    main(FlopsArguments(format="json", groups=str(tmp_path / "groups")))
+    build_rows(tmp_path / "selected", tmp_path / "rows", collection)
+    sizes = GroupOptions(2, group_size=5, group_overlap=1)
+    main(FlopsArguments(format="json", rows=str(tmp_path / "rows")), sizes)
     result = json.loads(capsys.readouterr().out)
     queries = len(collection.queries())
     assert result["workload"]["queries"] == queries and result["workload"]["documents"] == 7
     assert result["workload"]["passages"] == selected["counts"]["pair_passages"] > 7 * queries
     full = {row["system"]: row for row in result["convention"]}["Co-BERT"]
     assert full["sequences"] == queries * (2 + 5 + 2 + 3)  # documents 1-5 and 5-7, two prototypes each
-    with pytest.raises(ValueError, match="not of 'groups'"):
-        main(FlopsArguments(groups=str(tmp_path / "selected")))
+    with pytest.raises(ValueError, match="not of 'rows'"):
+        main(FlopsArguments(rows=str(tmp_path / "selected")), sizes)
 
 
 def test_script_says_what_is_wrong():

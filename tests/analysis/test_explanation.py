@@ -7,6 +7,7 @@ import tiny
 import torch
 
 from modeling_cobert.analysis.explanation import Explanation, explain_query, explanation_section, scorer_attention
+from modeling_cobert.data.groups import GroupOptions
 from modeling_cobert.evaluation.report import render_report
 from modeling_cobert.ranking.ranker import EncodedQuery, Ranker
 
@@ -22,19 +23,17 @@ def make(tokenizer, variant: str, count: int = DOCUMENTS, **fields) -> tuple[Ran
     model = tiny.model(**tiny.VARIANTS[variant], **fields)
     model.tokenizer = tokenizer
     vectors = torch.randn(count, tiny.HIDDEN, generator=torch.Generator().manual_seed(3))
-    relevance = torch.randn(count, generator=torch.Generator().manual_seed(4)).tolist()
-    best = sorted(range(count), key=lambda i: -relevance[i])[: model.num_prototypes]
+    selector_scores = torch.randn(count, generator=torch.Generator().manual_seed(4)).tolist()
+    best = sorted(range(count), key=lambda i: -selector_scores[i])[: model.num_prototypes]
     encoded = EncodedQuery(
         query_id="<q>",
         query="bees & <b>cars</b>",
         doc_ids=[f"d{i}" for i in range(count)],
         texts=[f"text <script>{i}</script>" for i in range(count)],
         vectors=vectors,
-        relevance=relevance,
+        selector_scores=selector_scores,
+        grouping=GroupOptions(model.num_prototypes, tiny.N, 2),
         prototypes=best,
-        group_size=tiny.N,
-        group_overlap=2,
-        by_order=False,
     )
     return Ranker.wrap(model), encoded
 
@@ -44,10 +43,10 @@ def ranked(scores: list[float]) -> list[int]:
 
 
 @torch.no_grad()
-def by_hand(model, vectors, windows, calibrate: bool, alone: bool, prototypes) -> list[float]:
+def by_hand(model, vectors, spans, calibrate: bool, alone: bool, prototypes) -> list[float]:
     """Document by document: through the calibrator or not, in its group or with all others masked out, the larger."""
     best = [float("-inf")] * len(vectors)
-    for start, end in windows:
+    for start, end in spans:
         group = vectors[start:end].unsqueeze(0)
         if calibrate:
             group, _ = model.calibrate(vectors[prototypes].unsqueeze(0), group)
@@ -67,9 +66,10 @@ def test_scores_with_parts_on_and_off(variant, tokenizer):
     use = ranker.model.config
     parts = {"calibration": use.use_calibrator, "group": use.use_scorer, "both": use.use_calibrator and use.use_scorer}
     assert explanation.parts == [part for part, there in parts.items() if there]
-    windows = [(0, 7), (5, 12)]
+    spans = [(0, 7), (5, 12)]
+    assert encoded.groups == spans
     hand = {
-        name: by_hand(ranker.model, encoded.vectors, windows, on and use.use_calibrator, alone, encoded.prototypes)
+        name: by_hand(ranker.model, encoded.vectors, spans, on and use.use_calibrator, alone, encoded.prototypes)
         for name, on, alone in (
             ("full", True, False),
             ("calibration", False, False),
@@ -118,7 +118,7 @@ def test_weights_of_the_prototypes(tokenizer):
     ranks = {d.doc_id: d.rank for d in explanation.documents}
     for prototype in explanation.prototypes:
         assert prototype.rank == ranks[prototype.doc_id]
-        assert prototype.selector_score == encoded.relevance[prototype.first_stage_rank - 1]
+        assert prototype.selector_score == encoded.selector_scores[prototype.first_stage_rank - 1]
 
 
 def test_attention_is_that_of_the_deciding_group(tokenizer):
@@ -130,27 +130,27 @@ def test_attention_is_that_of_the_deciding_group(tokenizer):
     eager = tiny.model(attn_implementation="eager")
     eager.load_state_dict(ranker.model.state_dict())
     eager.scorer.set_attn_implementation("eager")
-    groups, logits = [], []
+    attentions, logits = [], []
     with torch.no_grad():
-        for start, end in encoded.windows:
+        for start, end in encoded.groups:
             output = eager.scorer(
                 inputs_embeds=calibrated[start:end].unsqueeze(0),
                 position_ids=torch.zeros(1, end - start, dtype=torch.long),
                 output_attentions=True,
             )
             assert len(output.attentions) == 2 and output.attentions[0].shape == (1, 2, 7, 7)
-            groups.append(sum(layer[0, head] for layer in output.attentions for head in (0, 1)) / 4)
+            attentions.append(sum(layer[0, head] for layer in output.attentions for head in (0, 1)) / 4)
             logits.append(eager.classifier(output.last_hidden_state)[0, :, 0])
-    assert torch.allclose(scorer_attention(ranker, calibrated[:7]), groups[0], atol=1e-6)
+    assert torch.allclose(scorer_attention(ranker, calibrated[:7]), attentions[0], atol=1e-6)
     decided = set()
     for document in explanation.documents:
         place = int(document.doc_id[1:])
-        inside = [g for g, (start, end) in enumerate(encoded.windows) if start <= place < end]
-        deciding = max(inside, key=lambda g: float(logits[g][place - encoded.windows[g][0]]))
+        inside = [g for g, (start, end) in enumerate(encoded.groups) if start <= place < end]
+        deciding = max(inside, key=lambda g: float(logits[g][place - encoded.groups[g][0]]))
         decided.add((len(inside), deciding))
         assert (document.group, document.group_size) == (deciding, 7)
-        start = encoded.windows[deciding][0]
-        row = groups[deciding][place - start]
+        start = encoded.groups[deciding][0]
+        row = attentions[deciding][place - start]
         assert document.self_attention == pytest.approx(float(row[place - start]), abs=1e-6)
         others = sorted((i for i in range(7) if start + i != place), key=lambda i: -float(row[i]))[:4]
         assert [a.doc_id for a in document.attended] == [f"d{start + i}" for i in others]

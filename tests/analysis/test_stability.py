@@ -1,6 +1,7 @@
 """Stability: a model that is indifferent to order shows it, one that is not shows that, and hand-computed changes."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import tiny
@@ -68,9 +69,9 @@ def test_rescoring_by_hand(variant, tokenizer):
     ranker, encoded = make(tokenizer, variant, count=12)
     model = ranker.model
 
-    def by_hand(places, windows, prototypes):
+    def by_hand(places, spans, prototypes):
         scores = {}
-        for start, end in windows:
+        for start, end in spans:
             group = encoded.vectors[places[start:end]].unsqueeze(0)
             group, _ = model.calibrate(encoded.vectors[prototypes].unsqueeze(0), group)
             for place, score in zip(places[start:end], model.score(group)[0].tolist(), strict=True):
@@ -79,12 +80,12 @@ def test_rescoring_by_hand(variant, tokenizer):
 
     order, scores = rescore(ranker, encoded, Condition("order", 1))
     assert sorted(order) == list(range(12)) != order
-    assert scores == pytest.approx(by_hand(order, encoded.windows, encoded.prototypes), abs=1e-5)
+    assert scores == pytest.approx(by_hand(order, encoded.groups, encoded.prototypes), abs=1e-5)
     order, scores = rescore(ranker, encoded, Condition("edges", 3))
     assert order == list(range(12))
     assert scores == pytest.approx(by_hand(order, [(0, 4), (2, 9), (7, 12)], encoded.prototypes), abs=1e-5)
     k = 1 + max(encoded.prototypes[:-1])  # leaves out at least what comes after them
-    best = sorted(range(k), key=lambda place: -encoded.relevance[place])[: tiny.M]
+    best = sorted(range(k), key=lambda place: -encoded.selector_scores[place])[: tiny.M]
     order, scores = rescore(ranker, encoded, Condition("candidates", k))
     assert order == list(range(k))
     assert scores == pytest.approx(by_hand(order, overlapping_spans(k, 7, 2), best), abs=1e-5)
@@ -92,7 +93,8 @@ def test_rescoring_by_hand(variant, tokenizer):
 
 def test_prototypes_that_are_the_first_documents_change_with_the_order(tokenizer):
     ranker, encoded = make(tokenizer, "calibrator", count=12)
-    by_order = type(encoded)(**{**vars(encoded), "prototypes": [0, 1, 2], "by_order": True})
+    first = replace(encoded.grouping, prototypes="first-stage")
+    by_order = replace(encoded, grouping=first, prototypes=[0, 1, 2])
     (values,) = query_stability(ranker, by_order, [Condition("order", 0)]).values()
     assert values["worst_score_change"] > 1e-3
 
@@ -125,9 +127,9 @@ def test_lists_are_changed_as_the_names_say():
     ]  # fmt: skip
     assert [str(c) for c in conditions(StabilityOptions(seeds=0), step=1, longest=1)] == []
     with pytest.raises(ValueError, match="groups begin every 5 documents, so an offset of 5 is no other cut"):
-        conditions(StabilityOptions(offsets=(5,)), step=5, longest=10)
+        conditions(StabilityOptions(offsets=[5]), step=5, longest=10)
     with pytest.raises(ValueError, match="must be at least 1"):
-        StabilityOptions(ks=(0,))
+        StabilityOptions(ks=[0])
 
 
 def test_a_whole_query_set(tokenizer, tmp_path, monkeypatch):
@@ -140,7 +142,7 @@ def test_a_whole_query_set(tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(
         model, "encode", lambda **batch: rows.extend(map(tuple, batch["input_ids"].tolist())) or encode(**batch)
     )
-    options = StabilityOptions(seeds=2, offsets=(2,), ks=(10, 99), measures=("nDCG@20", "P@5"))
+    options = StabilityOptions(seeds=2, offsets=[2], ks=[10, 99], measures=["nDCG@20", "P@5"])
     report = stability(ranker, inputs, tmp_path / "out", options, progress=False)
     # Encoded once, scored many times.
     assert len(rows) <= sum(len(scores) for scores in inputs.run.values())

@@ -1,7 +1,6 @@
-"""Re-ranking of query sets: against `model.rerank`, against groups fed to `forward`, and what may go wrong."""
+"""Re-ranking of query sets: against `model.rerank`, what is done once and never mixed, and what may go wrong."""
 
-import json
-
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tiny
@@ -12,10 +11,11 @@ from hypothesis import strategies as st
 
 from modeling_cobert.collections.collection import open_collection
 from modeling_cobert.collections.trec import trec_order
+from modeling_cobert.data.groups import GroupOptions
 from modeling_cobert.grouping_cobert import best_first
-from modeling_cobert.ranking.inputs import collection_inputs, groups_inputs
-from modeling_cobert.ranking.ranker import Ranker, rerank_queries, strict_scores
-from modeling_cobert.ranking.seen import refuse_seen, seen_queries
+from modeling_cobert.ranking.inputs import collection_inputs, rows_inputs
+from modeling_cobert.ranking.ranker import SCHEMA, Ranker, rerank_queries
+from modeling_cobert.ranking.ties import strict_scores
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +29,8 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def groups(folder, tmp_path_factory):
-    return tiny_collection.groups(folder, tmp_path_factory.mktemp("groups"))
+def rows(folder, tmp_path_factory):
+    return tiny_collection.rows(folder, tmp_path_factory.mktemp("rows"))
 
 
 def ranker(tokenizer, selector=None, batch_tokens=16384, **fields) -> Ranker:
@@ -71,52 +71,24 @@ def test_a_collection_is_ranked_as_rerank_ranks(selector, variant, tokenizer, fo
 
 
 @pytest.mark.parametrize("variant", ["full", "calibrator", "scorer", "release"])
-def test_groups_of_the_same_passages_give_the_same(variant, tokenizer, folder, groups, tmp_path):
+def test_rows_of_the_same_passages_give_the_same(variant, tokenizer, folder, rows, tmp_path):
     made = ranker(tokenizer, **tiny.VARIANTS[variant])
-    run = rerank_queries(made, groups_inputs(groups), tmp_path, progress=False)
+    run = rerank_queries(made, rows_inputs(rows), tmp_path, progress=False)
     assert_same_run(run, reranked_one_by_one(made.model, folder, "lexical"))
 
 
-@torch.no_grad()
-def test_stored_groups_and_prototypes_are_taken_as_they_are(tokenizer, folder, tmp_path):
-    """Groups of other sizes than the model's, and the first documents as prototypes: as `forward` scores each row."""
-    sizes = {"num_prototypes": 2, "group_size": 9, "group_overlap": 4, "prototypes": "first-stage"}
-    stored = tiny_collection.groups(folder, tmp_path / "made", **sizes)
+def test_each_distinct_pair_is_encoded_once(tokenizer, rows, tmp_path, monkeypatch):
     made = ranker(tokenizer)
-    made.model.config.num_prototypes = 2
-    run = rerank_queries(made, groups_inputs(stored), tmp_path / "out", progress=False)
-    expected: dict[str, dict[str, float]] = {}
-    for row in pq.read_table(stored / "data").to_pylist():
-        texts = row["prototype_passages"] + row["candidate_passages"]
-        batch = tokenizer(
-            [row["query"]] * len(texts),
-            texts,
-            truncation="only_second",
-            max_length=made.model.config.max_length,
-            padding=True,
-            return_tensors="pt",
-        )
-        logits = made.model(**{name: value.unsqueeze(0) for name, value in batch.items()}).logits[0].tolist()
-        scores = expected.setdefault(row["query_id"], {})
-        for doc_id, logit in zip(row["candidate_ids"], logits, strict=True):
-            scores[doc_id] = max(scores.get(doc_id, logit), logit)
-    assert run.keys() == expected.keys()
-    for query_id, scores in expected.items():
-        assert run[query_id] == pytest.approx(scores, abs=1e-5)
-
-
-def test_each_distinct_pair_is_encoded_once(tokenizer, groups, tmp_path, monkeypatch):
-    made = ranker(tokenizer)
-    rows, encode = [], made.model.encode
+    pairs, encode = [], made.model.encode
 
     def counted(input_ids, **inputs):
-        rows.extend(tuple(x for x in row if x) for row in input_ids.tolist())
+        pairs.extend(tuple(x for x in row if x) for row in input_ids.tolist())
         return encode(input_ids, **inputs)
 
     monkeypatch.setattr(made.model, "encode", counted)
-    inputs = groups_inputs(groups)
+    inputs = rows_inputs(rows)
     rerank_queries(made, inputs, tmp_path, progress=False)
-    assert len(rows) == len(set(rows)) <= sum(len(scores) for scores in inputs.run.values())
+    assert len(pairs) == len(set(pairs)) <= sum(len(scores) for scores in inputs.run.values())
 
 
 @given(
@@ -140,11 +112,17 @@ def test_scores_without_ties_are_written_as_they_are():
         strict_scores(["0"], [float("nan")])
 
 
+def test_a_document_has_the_score_of_its_best_passage():
+    strict = strict_scores(["a", "b", "a", "c", "b"], [1.0, 2.0, 3.0, 2.0, 0.5])
+    assert list(strict) == ["a", "b", "c"] and (strict["a"], strict["b"]) == (3.0, 2.0)
+    assert strict["c"] < 2.0 and strict["c"] == pytest.approx(2.0)
+
+
 def test_what_is_done_is_not_done_again_and_never_mixed(tokenizer, folder, tmp_path, monkeypatch):
     made = ranker(tokenizer)
     inputs = collection_inputs(open_collection(folder), folder / "run.trec", progress=False)
     run = rerank_queries(made, inputs, tmp_path, progress=False)
-    parts = sorted((tmp_path / ".parts").glob("0*.json"))
+    parts = sorted((tmp_path / ".parts").glob("0*.parquet"))
     assert len(parts) == len(run)
     parts[2].unlink()
     encoded = []
@@ -161,45 +139,55 @@ def test_what_is_done_is_not_done_again_and_never_mixed(tokenizer, folder, tmp_p
     fewer = collection_inputs(open_collection(folder), folder / "run.trec", k=5, progress=False)
     with pytest.raises(ValueError, match="begun with other settings: k is 1000, now 5"):
         rerank_queries(made, fewer, tmp_path, progress=False)
-    parts[3].write_text('{"query_id": "q3"')
-    with pytest.raises(ValueError, match="000003.json: damaged"):
+    whole = parts[3].read_bytes()
+    parts[3].write_bytes(whole[:-7])
+    with pytest.raises(ValueError, match="00003.parquet: damaged"):
         rerank_queries(made, inputs, tmp_path, progress=False)
-    parts[3].write_text(json.dumps({"query_id": "q1", "result": {}}))
-    with pytest.raises(ValueError, match="this is query 'q1', not 'q3'"):
+    pq.write_table(pa.table({"query_id": ["q3"]}), parts[3])
+    with pytest.raises(ValueError, match="00003.parquet: damaged .not these columns: query_id, doc_ids, scores"):
         rerank_queries(made, inputs, tmp_path, progress=False)
+    parts[3].write_bytes(parts[1].read_bytes())
+    with pytest.raises(ValueError, match="00003.parquet: has other queries than 'q3'"):
+        rerank_queries(made, inputs, tmp_path, progress=False)
+    strange = [{"query_id": "q3", "doc_ids": ["d0"], "scores": [1.0]}]
+    pq.write_table(pa.Table.from_pylist(strange, schema=SCHEMA), parts[3])
+    with pytest.raises(ValueError, match="the part of query 'q3' has other documents"):
+        rerank_queries(made, inputs, tmp_path, progress=False)
+    parts[3].write_bytes(whole)
+    assert rerank_queries(made, inputs, tmp_path, progress=False) == run
 
 
-def test_the_queries_that_are_asked_for(folder, groups, tmp_path):
+def test_the_queries_that_are_asked_for(folder, rows, tmp_path):
     collection = open_collection(folder)
-    some = collection_inputs(collection, folder / "run.trec", queries=["q3", "q1"], progress=False)
+    some = collection_inputs(collection, folder / "run.trec", query_ids=["q3", "q1"], progress=False)
     assert list(some.queries) == list(some.run) == list(some.qrels) == ["q1", "q3"]
     everything = collection_inputs(collection, folder / "run.trec", progress=False)
     assert tiny_collection.UNFOUND in everything.qrels and tiny_collection.UNFOUND not in everything.run
     assert everything.skipped == {"queries_without_documents": 1}
-    assert list(groups_inputs(groups, split="test", queries=["q2"]).queries.items()) == [("q2", "the road to the sky")]
+    assert list(rows_inputs(rows, split="test", query_ids=["q2"]).queries.items()) == [("q2", "the road to the sky")]
     with pytest.raises(ValueError, match="no split 'train'; there are test"):
-        groups_inputs(groups, split="train")
+        rows_inputs(rows, split="train")
     with pytest.raises(ValueError, match="1 queries asked for are not there, such as 'q7'"):
-        groups_inputs(groups, queries=["q1", "q7"])
+        rows_inputs(rows, query_ids=["q1", "q7"])
     with pytest.raises(ValueError, match="has no folds, so there is no fold 1"):
-        groups_inputs(groups, fold=1)
-    folded = tiny_collection.groups(folder, tmp_path, folds="random")
-    tests = [set(groups_inputs(folded, fold=fold).queries) for fold in range(1, 6)]
+        rows_inputs(rows, fold=1)
+    folded = tiny_collection.rows(folder, tmp_path, folds="random")
+    tests = [set(rows_inputs(folded, fold=fold).queries) for fold in range(1, 6)]
     assert set().union(*tests) == set(tiny_collection.QUERIES) and sum(map(len, tests)) == 6
     with pytest.raises(ValueError, match="has folds 1 to 5, so there is no fold 6"):
-        groups_inputs(folded, fold=6)
-    # Judgments given beside the groups bring back the queries that have none.
-    judged = groups_inputs(groups, qrels=collection.qrels())
+        rows_inputs(folded, fold=6)
+    # Judgments given beside the rows bring back the queries that have none.
+    judged = rows_inputs(rows, qrels=collection.qrels())
     assert tiny_collection.UNFOUND in judged.qrels and tiny_collection.UNFOUND not in judged.queries
-    assert list(groups_inputs(groups, queries=["q1"], qrels=collection.qrels()).qrels) == ["q1"]
+    assert list(rows_inputs(rows, query_ids=["q1"], qrels=collection.qrels()).qrels) == ["q1"]
 
 
 def test_documents_that_are_not_there(folder, tmp_path):
     run = tmp_path / "run.trec"
     run.write_text("q0 Q0 d1 1 3.0 x\nq0 Q0 gone 2 2.0 x\nq1 Q0 lost 1 1.0 x\n")
-    with pytest.raises(ValueError, match="2 documents are not in .*, such as 'gone'.*--skip_missing"):
+    with pytest.raises(ValueError, match=r"2 documents \(2 lines\) are not in .*, such as 'gone'.*--skip_missing"):
         collection_inputs(open_collection(folder), run, progress=False)
-    inputs = collection_inputs(open_collection(folder), run, skip_missing=True, progress=False)
+    inputs = collection_inputs(open_collection(folder, skip_missing=True), run, progress=False)
     assert inputs.run == {"q0": {"d1": 3.0}} and inputs.skipped["documents_missing"] == 2
     assert "q1" in inputs.qrels
     run.write_text("other Q0 d1 1 3.0 x\n")
@@ -207,23 +195,25 @@ def test_documents_that_are_not_there(folder, tmp_path):
         collection_inputs(open_collection(folder), run, progress=False)
 
 
-def test_models_that_do_not_fit(tokenizer, folder, groups, tmp_path, caplog):
+def test_models_that_do_not_fit(tokenizer, folder, rows, tmp_path, caplog):
     inputs = collection_inputs(open_collection(folder), folder / "run.trec", progress=False)
     with pytest.raises(ValueError, match="scorer but no calibrator has none"):
         rerank_queries(ranker(tokenizer, "self", use_calibrator=False), inputs, tmp_path / "a", progress=False)
-    with pytest.raises(ValueError, match="groups of 7, but the model's scorer has positions for 5"):
-        made = ranker(tokenizer, group_size=5, **tiny.VARIANTS["release"])
-        rerank_queries(made, groups_inputs(groups), tmp_path / "b", progress=False)
+    made, larger = ranker(tokenizer, group_size=5, **tiny.VARIANTS["release"]), GroupOptions(group_size=7)
+    of_collection = collection_inputs(open_collection(folder), folder / "run.trec", options=larger, progress=False)
+    for inputs_of_7 in (rows_inputs(rows, options=larger), of_collection):
+        with pytest.raises(ValueError, match="groups of 7, but the model's scorer has positions for 5"):
+            rerank_queries(made, inputs_of_7, tmp_path / "b", progress=False)
     with pytest.raises(ValueError, match="query 'q0': the query has 7 tokens, but a row of 7 has room for 3"):
         rerank_queries(ranker(tokenizer, max_length=7), inputs, tmp_path / "c", progress=False)
-    assert not (tmp_path / "c").exists()
+    assert not any((tmp_path / name).exists() for name in "abc")
     broken = ranker(tokenizer)
     torch.nn.init.constant_(broken.model.classifier.bias, float("nan"))
     with pytest.raises(ValueError, match="query 'q0': document .* has the score nan"):
         rerank_queries(broken, inputs, tmp_path / "d", progress=False)
     with caplog.at_level("WARNING"):
-        rerank_queries(ranker(tokenizer, group_size=6), groups_inputs(groups), tmp_path / "e", progress=False)
-    assert "group_size is 7 here, the model's is 6" in caplog.text
+        rerank_queries(ranker(tokenizer, passage_words=9), rows_inputs(rows), tmp_path / "e", progress=False)
+    assert "passage_words is 10 here, the model's is 9" in caplog.text and "passage_overlap" not in caplog.text
     tiny.bert_checkpoint(tmp_path / "bert")
     with pytest.raises(ValueError, match="a Co-BERT is needed, this is a 'bert'"):
         Ranker.load(str(tmp_path / "bert"))
@@ -235,20 +225,3 @@ def test_a_checkpoint_without_all_its_weights_is_refused(tmp_path):
     path.write_text(path.read_text().replace('"use_scorer": false', '"use_scorer": true'))
     with pytest.raises(ValueError, match="the checkpoint lacks .* weights, such as 'scorer"):
         Ranker.load(str(tmp_path / "model"))
-
-
-def test_queries_that_the_model_has_seen(tmp_path):
-    model = str(tmp_path)
-    refuse_seen(model, "words", ["q1"])
-    (tmp_path / "training_queries.json").write_text('{"train": ["q1"], "validation": ["q2"]}')
-    assert seen_queries(model, "words") == {"q1", "q2"}
-    refuse_seen(model, "words", ["q0", "q3"])
-    with pytest.raises(ValueError, match="2 of these queries were in its training or validation, such as 'q1'"):
-        refuse_seen(model, "words", ["q0", "q1", "q2"])
-    (tmp_path / "training_queries.json").write_text('{"collection": "other", "train": ["q1"], "validation": []}')
-    refuse_seen(model, "words", ["q1"])
-    (tmp_path / "settings.json").write_text('{"seen": {"words": ["q4"], "other": ["q5"]}}')
-    assert seen_queries(model, "words") == {"q4"}
-    (tmp_path / "training_queries.json").write_text("{")
-    with pytest.raises(ValueError, match="training_queries.json: not JSON"):
-        refuse_seen(model, "words", ["q1"])
