@@ -122,7 +122,9 @@ def rescore(ranker: Ranker, encoded: EncodedQuery, condition: Condition) -> tupl
     elif condition.kind == "order within groups":
         order = shuffled(count, condition.value, membership_blocks(groups))
     elif condition.kind == "edges":
-        groups = encoded.grouping.spans(count, condition.value)
+        grouping = encoded.grouping
+        step = grouping.group_size - grouping.group_overlap
+        groups = grouping.spans(count, (grouping.first_edge + condition.value) % step)
     else:
         order = order[: condition.value]
         groups = encoded.grouping.spans(len(order))

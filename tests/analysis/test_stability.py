@@ -84,6 +84,11 @@ def test_rescoring_by_hand(variant, tokenizer):
     order, scores = rescore(ranker, encoded, Condition("edges", 3))
     assert order == list(range(12))
     assert scores == pytest.approx(by_hand(order, [(0, 4), (2, 9), (7, 12)], encoded.prototypes), abs=1e-5)
+    # Moved by three from where they are: 4 + 3 is 2 again, where groups begin every 5.
+    moved = replace(encoded, grouping=replace(encoded.grouping, first_edge=4))
+    assert moved.groups == [(0, 3), (1, 8), (6, 12)]
+    _, scores = rescore(ranker, moved, Condition("edges", 3))
+    assert scores == pytest.approx(by_hand(order, [(0, 5), (3, 10), (8, 12)], encoded.prototypes), abs=1e-5)
     k = 1 + max(encoded.prototypes[:-1])  # leaves out at least what comes after them
     best = sorted(range(k), key=lambda place: -encoded.selector_scores[place])[: tiny.M]
     order, scores = rescore(ranker, encoded, Condition("candidates", k))
