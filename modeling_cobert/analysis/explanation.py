@@ -10,7 +10,7 @@ Every part is turned off in the trained model itself, nothing is trained anew:
 A part that the model does not have cannot be turned off, and has no column.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
@@ -105,22 +105,6 @@ class Explanation:
     def to_dict(self) -> dict:
         """Returns what `json.dump` can write."""
         return asdict(self)
-
-    @classmethod
-    def from_dict(cls, told: Mapping) -> "Explanation":
-        """The inverse, for whoever puts a section into a report later."""
-        documents = [
-            ExplainedDocument(
-                **{
-                    **document,
-                    "without": {part: Placed(**placed) for part, placed in document["without"].items()},
-                    "attended": [Attended(**other) for other in document["attended"]],
-                }
-            )
-            for document in told["documents"]
-        ]
-        prototypes = [ExplainedPrototype(**prototype) for prototype in told["prototypes"]]
-        return cls(told["query_id"], told["query"], list(told["parts"]), prototypes, documents)
 
 
 def explain_query(ranker: Ranker, encoded: EncodedQuery, attended: int = 5) -> Explanation:

@@ -7,7 +7,7 @@ answers away. Beside them stand rows with every passage of every candidate; its 
 
 import os
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from ..data.candidates import Candidates, find_candidates
 from ..data.rows import build_rows
 from ..data.selection import FORMAT as SELECTION_FORMAT
 from ..data.selection import STEP as SELECTION
-from ..data.selection import shards_of
+from ..data.selection import count_selected, shards_of
 from ..passages_cobert import cut_documents
 from ..steps.folders import claim_folder, write_settings
 from ..steps.hashing import json_sha256
@@ -146,7 +146,9 @@ class _Passages:
             with progress_bar(desc="Cutting", unit="queries", total=total, show=show) as bar:
                 self.shards.fill(lambda query_id: self._row(query_id, bar.update), state)
             if state.is_main_process:
-                write_settings(self.output, settings, self._count())
+                counts = count_selected(self.shards, self.candidates)
+                # Each passage is a pair of its own here, however many its document has.
+                write_settings(self.output, settings, {**counts, "pair_passages": counts["pairs"]})
         state.wait_for_everyone()
 
     def _row(self, query_id: str, advance: Callable) -> dict:
@@ -171,21 +173,4 @@ class _Passages:
             "passage_numbers": [number for _, _, _, number in places],
             "passage_counts": [len(document.spans) for _, _, document, _ in places],
             "truncated": None,
-        }
-
-    def _count(self) -> Mapping:
-        passages: dict[str, int] = {}
-        pairs = 0
-        for row in self.shards.read():
-            passages |= dict(zip(row["doc_ids"], row["passage_counts"], strict=True))
-            pairs += len(row["doc_ids"])
-        return {
-            "query_ids": list(self.candidates.queries),
-            "queries": len(self.candidates.queries),
-            "documents": len(passages),
-            "passages": sum(passages.values()),
-            "pairs": pairs,
-            "pair_passages": pairs,
-            "truncated": None,
-            "skipped": self.candidates.skipped,
         }

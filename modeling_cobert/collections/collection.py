@@ -154,8 +154,6 @@ def _parse_json(line: bytes | str, where: str) -> dict:
         raise ValueError(f"{where}: {reason}") from None
     if not isinstance(item, dict):
         raise ValueError(f"{where}: not a JSON object, but {type(item).__name__}")
-    if "_id" not in item:
-        raise ValueError(f"{where}: no '_id' in {sorted(item)}")
     return item
 
 
@@ -166,10 +164,24 @@ def _string(item: dict, key: str, where: str) -> str:
     return value
 
 
-def _parse_document(line: bytes, where: str) -> Document:
+def parse_document(line: bytes, where: str, default_id: str | None = None) -> Document:
+    """
+    One line of a jsonl file: `_id`, `text` and perhaps `title`.
+
+    Args:
+        line (`bytes`): the line.
+        where (`str`): its file and number, for errors.
+        default_id (`str`, *optional*): the id of a document that has neither `_id` nor `id`; without it, that `_id` is
+            missing is an error.
+    """
     item = _parse_json(line, where)
+    doc_id = item.get("_id")
+    if default_id is not None and doc_id is None:
+        doc_id = str(item.get("id", default_id))
+    elif "_id" not in item:
+        raise ValueError(f"{where}: no '_id' in {sorted(item)}")
     title = "" if item.get("title") is None else _string(item, "title", where)
-    document = Document(_check_id(item["_id"], where), title, _string(item, "text", where))
+    document = Document(_check_id(doc_id, where), title, _string(item, "text", where))
     if _ESCAPED_SURROGATE.search(line):
         # Half of a surrogate pair can be written in JSON but is no character: no tokenizer or file would take it.
         document = Document(*(part.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for part in document))
@@ -178,7 +190,7 @@ def _parse_document(line: bytes, where: str) -> Document:
 
 def _jsonl_queries(path: str | os.PathLike) -> Iterator[tuple[int, str, str]]:
     for number, line in numbered_lines(path):
-        document = _parse_document(line.encode("utf-8"), f"{path}:{number}")
+        document = parse_document(line.encode("utf-8"), f"{path}:{number}")
         yield number, document.doc_id, document.text
 
 
@@ -312,7 +324,7 @@ class FolderCollection:
         offset = 0
         with self._open_documents() as file:
             for number, line in enumerate(file, start=1):
-                document = _parse_document(line, f"{self._documents_path}:{number}")
+                document = parse_document(line, f"{self._documents_path}:{number}")
                 if document.doc_id in offsets:
                     raise ValueError(f"{self._documents_path}:{number}: document {document.doc_id!r} appears twice")
                 offsets[document.doc_id] = offset
@@ -332,7 +344,7 @@ class FolderCollection:
         with self._open_documents() as file:
             for offset, doc_id in found:
                 file.seek(offset)
-                document = _parse_document(file.readline(), f"{self._documents_path}: byte {offset}")
+                document = parse_document(file.readline(), f"{self._documents_path}: byte {offset}")
                 if document.doc_id != doc_id:
                     raise ValueError(f"{self._documents_path}: byte {offset}: the file has changed while in use")
                 documents[doc_id] = document

@@ -9,8 +9,10 @@ import gzip
 import math
 import os
 import re
+import sys
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -27,13 +29,14 @@ _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 def numbered_lines(path: str | os.PathLike) -> Iterator[tuple[int, str]]:
     """
-    Yields (line number from 1, text without line end) of a UTF-8 file, gzip-compressed if its name ends in `.gz`.
+    Yields (line number from 1, text without line end) of a UTF-8 file, gzip-compressed if its name ends in `.gz`, or of
+    standard input (`-`).
 
     Raises a `ValueError` that begins with `path:line:` for bytes that are not UTF-8 and for a damaged gzip file.
     """
     opener = gzip.open if str(path).endswith(".gz") else open
     number = 0
-    with opener(path, "rb") as file:
+    with nullcontext(sys.stdin.buffer) if path == "-" else opener(path, "rb") as file:
         try:
             for number, line in enumerate(file, start=1):  # noqa: B007
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")

@@ -9,24 +9,14 @@ On two processes: `torchrun --nproc_per_node 2 -- data_scripts/run_bert_qe.py ..
 taking `--run` for its own `--run-path`. Killed at any point, the same command goes on.
 """
 
-from dataclasses import dataclass, field
-
 from ..baselines.bert_qe import BertQeOptions
 from ..baselines.interpolation import TuningOptions, run_bert_qe
 from ..collections.options import CollectionOptions, SplitOptions
 from ..evaluation.tables import Table, to_terminal
 from ..steps.processes import process_state
+from .options import RunOptions
 
-
-@dataclass(frozen=True)
-class OutputOptions:
-    """What to re-rank, and where to put it."""
-
-    run: str = field(metadata={"help": "The TREC run to re-rank."})
-    output: str = field(metadata={"help": "A new folder, or one that the same command has begun."})
-
-
-ARGUMENTS = (OutputOptions, CollectionOptions, BertQeOptions, TuningOptions, SplitOptions)
+ARGUMENTS = (RunOptions, CollectionOptions, BertQeOptions, TuningOptions, SplitOptions)
 
 
 def results_table(results: dict) -> Table:
@@ -45,7 +35,7 @@ def results_table(results: dict) -> Table:
 
 
 def main(
-    options: OutputOptions,
+    options: RunOptions,
     collection: CollectionOptions,
     scoring: BertQeOptions,
     tuning: TuningOptions,

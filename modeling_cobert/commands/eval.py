@@ -30,6 +30,7 @@ from ..ranking.ranker import rerank_queries
 from ..ranking.seen import refuse_seen, seen_queries
 from ..steps.folders import SETTINGS
 from ..steps.processes import process_state
+from .options import OutputOptions
 
 FILES = ("run.trec", "measures.json", "per_query.json", "per_query.tsv")
 CURE = (
@@ -52,17 +53,16 @@ class SeenOptions:
 
 
 @dataclass(frozen=True)
-class EvalOptions(SeenOptions):
+class EvalOptions(OutputOptions):
     """What comes out."""
 
-    output: str = field(kw_only=True, metadata={"help": "A new folder, or one that the same command has begun."})
     measures: list[str] = field(
         default_factory=lambda: list(DEFAULT_MEASURES), metadata={"help": "Any measures of ir_measures."}
     )
     tag: str = field(default="co-bert", metadata={"help": "The system's name in the run and the table."})
 
 
-ARGUMENTS = (RankerOptions, InputOptions, GroupOptions, EvalOptions)
+ARGUMENTS = (RankerOptions, InputOptions, GroupOptions, EvalOptions, SeenOptions)
 
 
 def check_output(output: Path) -> None:
@@ -74,7 +74,11 @@ def check_output(output: Path) -> None:
 
 
 def main(
-    ranker_options: RankerOptions, input_options: InputOptions, groups: GroupOptions, options: EvalOptions
+    ranker_options: RankerOptions,
+    input_options: InputOptions,
+    groups: GroupOptions,
+    options: EvalOptions,
+    seen: SeenOptions,
 ) -> Results | None:
     """Re-ranks, writes, prints; returns the results (`None` without judgments, and in all but the main process)."""
     output = Path(options.output)
@@ -82,7 +86,7 @@ def main(
     check_output(output)
     state = process_state(ranker_options.use_cpu)
     inputs = input_options.open_inputs(groups, progress=state.is_main_process)
-    options.check(ranker_options.model, inputs.name, inputs.queries)
+    seen.check(ranker_options.model, inputs.name, inputs.queries)
     ranker = ranker_options.load(input_options, state.device)
     run = rerank_queries(ranker, inputs, output, state)
     results = None

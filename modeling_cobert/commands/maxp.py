@@ -7,25 +7,15 @@ Then `cobert train --variant neither --rows rows/demo-maxp/test --train_rows row
 --group_overlap 0`: batches of 64 pairs, each scored alone.
 """
 
-from dataclasses import dataclass, field
-
 from ..baselines.maxp import MaxPOptions, build_maxp
 from ..collections.options import CollectionOptions, SplitOptions
+from .options import RunOptions
 
-
-@dataclass(frozen=True)
-class OutputOptions:
-    """What to cut, and where to put it."""
-
-    run: str = field(metadata={"help": "The TREC run whose documents are the candidates."})
-    output: str = field(metadata={"help": "A new folder, or one that the same command has begun."})
-
-
-ARGUMENTS = (OutputOptions, CollectionOptions, MaxPOptions, SplitOptions)
+ARGUMENTS = (RunOptions, CollectionOptions, MaxPOptions, SplitOptions)
 
 
 def main(
-    options: OutputOptions, collection: CollectionOptions, passages: MaxPOptions, splits: SplitOptions
+    options: RunOptions, collection: CollectionOptions, passages: MaxPOptions, splits: SplitOptions
 ) -> dict[str, dict]:
     """Cuts, and returns the settings with the counts."""
     made = build_maxp(collection.open(), options.run, options.output, passages, splits)

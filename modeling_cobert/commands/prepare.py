@@ -14,23 +14,23 @@ from ..data.selection import SelectionOptions
 from ..evaluation.summary import Summary, summarise
 from ..retrieval.options import RetrievalOptions
 from ..steps.processes import process_state
+from .options import OutputOptions
 
 
 @dataclass(frozen=True)
-class OutputOptions:
+class PrepareOptions(OutputOptions):
     """Where everything goes, and where the candidates come from."""
 
-    output: str = field(metadata={"help": "A new folder, or one that the same command has begun."})
     run: str | None = field(
         default=None, metadata={"help": "A TREC run made elsewhere; by default the collection is searched here."}
     )
 
 
-ARGUMENTS = (OutputOptions, CollectionOptions, RetrievalOptions, SelectionOptions, SplitOptions)
+ARGUMENTS = (PrepareOptions, CollectionOptions, RetrievalOptions, SelectionOptions, SplitOptions)
 
 
 def main(
-    options: OutputOptions,
+    options: PrepareOptions,
     collection: CollectionOptions,
     retrieval: RetrievalOptions,
     selection: SelectionOptions,

@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 
 from ..collections.options import CollectionOptions, SplitOptions
 from ..data.rows import build_rows
+from .options import OutputOptions
 
 
 @dataclass(frozen=True)
-class OutputOptions:
-    """What to join, and where to put it."""
+class JoinOptions(OutputOptions):
+    """What to join, and where the result goes."""
 
     selected: str = field(metadata={"help": "The folder that cobert select has made."})
-    output: str = field(metadata={"help": "A new folder, or one that the same command has begun."})
 
 
-ARGUMENTS = (OutputOptions, CollectionOptions, SplitOptions)
+ARGUMENTS = (JoinOptions, CollectionOptions, SplitOptions)
 
 
-def main(options: OutputOptions, collection: CollectionOptions, splits: SplitOptions) -> dict:
+def main(options: JoinOptions, collection: CollectionOptions, splits: SplitOptions) -> dict:
     """Joins, prints the counts, and returns the settings with them."""
     settings = build_rows(options.selected, options.output, collection.open(), splits)
     for name, count in settings["counts"].items():

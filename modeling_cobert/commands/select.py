@@ -9,25 +9,15 @@ own options). Killed at any point, the same command goes on; the result is the s
 processes.
 """
 
-from dataclasses import dataclass, field
-
 from ..collections.options import CollectionOptions
 from ..data.selection import SelectionOptions, select_passages
 from ..steps.processes import process_state
+from .options import RunOptions
+
+ARGUMENTS = (RunOptions, CollectionOptions, SelectionOptions)
 
 
-@dataclass(frozen=True)
-class OutputOptions:
-    """What to select from, and where to put it."""
-
-    run: str = field(metadata={"help": "The TREC run whose documents are the candidates."})
-    output: str = field(metadata={"help": "A new folder, or one that the same command has begun."})
-
-
-ARGUMENTS = (OutputOptions, CollectionOptions, SelectionOptions)
-
-
-def main(options: OutputOptions, collection: CollectionOptions, selection: SelectionOptions) -> dict:
+def main(options: RunOptions, collection: CollectionOptions, selection: SelectionOptions) -> dict:
     """Selects, prints the counts, and returns the settings with them."""
     settings = select_passages(collection.open(), options.run, options.output, selection)
     if process_state().is_main_process:

@@ -7,7 +7,6 @@ Every query is encoded once and scored again under each change; a table is print
 shares the queries among processes.
 """
 
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..analysis.stability import StabilityOptions, stability, stability_table
@@ -17,16 +16,9 @@ from ..ranking.options import InputOptions, RankerOptions
 from ..steps.files import write_json
 from ..steps.processes import process_state
 from .eval import SeenOptions
+from .options import OutputOptions
 
-
-@dataclass(frozen=True)
-class OutputOptions(SeenOptions):
-    """Where the result goes."""
-
-    output: str = field(kw_only=True, metadata={"help": "A new folder, or one that the same command has begun."})
-
-
-ARGUMENTS = (RankerOptions, InputOptions, GroupOptions, StabilityOptions, OutputOptions)
+ARGUMENTS = (RankerOptions, InputOptions, GroupOptions, StabilityOptions, OutputOptions, SeenOptions)
 
 
 def main(
@@ -35,11 +27,12 @@ def main(
     groups: GroupOptions,
     changes: StabilityOptions,
     options: OutputOptions,
+    seen: SeenOptions,
 ) -> dict:
     """Measures, writes, prints; returns the report."""
     state = process_state(ranker_options.use_cpu)
     inputs = input_options.open_inputs(groups, progress=state.is_main_process)
-    options.check(ranker_options.model, inputs.name, inputs.queries)
+    seen.check(ranker_options.model, inputs.name, inputs.queries)
     report = stability(ranker_options.load(input_options, state.device), inputs, options.output, changes, state)
     if state.is_main_process:
         path = Path(options.output) / "stability.json"

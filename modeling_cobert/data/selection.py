@@ -115,7 +115,9 @@ def select_passages(
         with one_thread_a_batch():
             work.select()
         if state.is_main_process:
-            write_settings(output, settings, work.finish())
+            counts = count_selected(work.shards, candidates)
+            shutil.rmtree(Path(output) / "vectors", ignore_errors=True)  # nothing needs them once every query is done
+            write_settings(output, settings, counts)
     state.wait_for_everyone()
     return read_settings(output, STEP, MADE_BY, FORMAT)
 
@@ -129,6 +131,29 @@ def read_selected(folder: str | os.PathLike) -> QueryShards:
 def shards_of(folder: str | os.PathLike, query_ids: Sequence[str], size: int) -> QueryShards:
     """Where a selection's rows are."""
     return QueryShards(Path(folder) / "shards", query_ids, SCHEMA, size)
+
+
+def count_selected(shards: QueryShards, candidates: Candidates) -> dict:
+    """What the files hold: never what a process remembers, since an earlier one may have made them."""
+    passages: dict[str, int] = {}
+    pairs = pair_passages = truncated = 0
+    counted = True
+    for row in shards.read():
+        passages |= dict(zip(row["doc_ids"], row["passage_counts"], strict=True))
+        pairs += len(row["doc_ids"])
+        pair_passages += sum(row["passage_counts"])
+        counted = counted and row["truncated"] is not None
+        truncated += sum(row["truncated"] or ())
+    return {
+        "query_ids": list(candidates.queries),
+        "queries": len(candidates.queries),
+        "documents": len(passages),
+        "passages": sum(passages.values()),
+        "pairs": pairs,
+        "pair_passages": pair_passages,
+        "truncated": truncated if counted else None,
+        "skipped": candidates.skipped,
+    }
 
 
 @contextmanager
@@ -202,28 +227,6 @@ class _Selection:
         total = -(-total // self.state.num_processes)
         with progress_bar(desc="Selecting", unit="documents", total=total, show=self.progress) as bar:
             self.shards.fill(lambda query_id: self._select(query_id, bar.update), self.state)
-
-    def finish(self) -> dict:
-        """What the files hold: never what a process remembers, since an earlier one may have made them."""
-        passages: dict[str, int] = {}
-        counts = {"pairs": 0, "pair_passages": 0, "truncated": 0}
-        counted = True
-        for row in self.shards.read():
-            passages |= dict(zip(row["doc_ids"], row["passage_counts"], strict=True))
-            counts["pairs"] += len(row["doc_ids"])
-            counts["pair_passages"] += sum(row["passage_counts"])
-            counted = counted and row["truncated"] is not None
-            counts["truncated"] += sum(row["truncated"] or ())
-        shutil.rmtree(self.output / "vectors", ignore_errors=True)  # nothing needs them once every query is done
-        return {
-            "query_ids": list(self.candidates.queries),
-            "queries": len(self.candidates.queries),
-            "documents": len(passages),
-            "passages": sum(passages.values()),
-            **counts,
-            "truncated": counts["truncated"] if counted else None,
-            "skipped": self.candidates.skipped,
-        }
 
     def _count_query_tokens(self) -> dict[str, int]:
         """What of each query's tokens is in a pair; a query that leaves no room is found before any work."""
