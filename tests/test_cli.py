@@ -356,7 +356,7 @@ def test_rerank_plain_from_standard_input(model, capsys, monkeypatch):
         (
             b'{"text": "a", "_id": [1]}\n',
             [],
-            "docs:1: an id must be a non-empty string without white space, found [1]",
+            "docs:1: an id must be a non-empty string without white space",
         ),
         (b'{"text": "a"}\n\xff\n', [], "docs:2: not UTF-8"),
         (b"", [], "docs:1: no documents"),

@@ -29,8 +29,8 @@ _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 def numbered_lines(path: str | os.PathLike) -> Iterator[tuple[int, str]]:
     """
-    Yields (line number from 1, text without line end) of a UTF-8 file, gzip-compressed if its name ends in `.gz`, or of
-    standard input (`-`).
+    Yields (line number from 1, text without line end) of a UTF-8 file, gzip-compressed if its name ends in `.gz`, or
+    of standard input (`-`).
 
     Raises a `ValueError` that begins with `path:line:` for bytes that are not UTF-8 and for a damaged gzip file.
     """
