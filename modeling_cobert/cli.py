@@ -11,6 +11,7 @@ its options fill, `main` takes their instances. It is imported when it runs, so 
 import argparse
 import difflib
 import importlib
+import importlib.metadata
 import logging
 import os
 import sys
@@ -58,9 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not argv or argv[0] in ("-h", "--help"):
         print(_overview())
     elif argv[0] == "--version":
-        from . import __version__
-
-        print(f"cobert {__version__}")
+        print(f"cobert {importlib.metadata.version('modeling-cobert')}")
     elif argv[0] in COMMANDS:
         run(argv[0], argv[1:])
     else:

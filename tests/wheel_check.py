@@ -8,10 +8,11 @@ import argparse
 import json
 import random
 import string
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
-import datasets
 import transformers
 from transformers import AutoModel, BertConfig, BertModel, BertTokenizer
 
@@ -74,52 +75,39 @@ def make_collection(folder: Path) -> Path:
     return folder
 
 
-def prepare_groups(collection: Path, output: Path) -> Path:
-    from modeling_cobert.collections.collection import open_collection
-    from modeling_cobert.data.groups import GroupOptions
-    from modeling_cobert.data.preparation import prepare
-    from modeling_cobert.data.selection import SelectionOptions
-
-    selection = SelectionOptions("lexical", k=FOUND, passage_words=10, passage_overlap=4, max_length=32)
-    groups = GroupOptions(num_prototypes=3, group_size=7, group_overlap=2)
-    summary = prepare(
-        open_collection(collection), output, selection, groups, run=collection / "run.trec", progress=False
-    )
-    assert summary.queries == QUERIES and summary.groups == 2 * QUERIES, summary
-    return output / "groups"
+def cobert(*command: object) -> str:
+    """What the installed command prints."""
+    script = Path(sys.executable).with_name("cobert")
+    done = subprocess.run([script, *map(str, command)], capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"error: cobert {' '.join(map(str, command))}\n{done.stderr[-3000:]}")
+    return done.stdout
 
 
-def train_fold(groups: Path, encoder: Path, output: Path) -> Path:
-    from modeling_cobert.training.arguments import CoBertTrainingArguments, DataArguments, ModelArguments
-    from modeling_cobert.training.cross_validation import train
+def prepare(collection: Path, output: Path) -> Path:
+    passages = ["--passage_words", 10, "--passage_overlap", 4, "--max_length", 32, "--k", FOUND]
+    run = collection / "run.trec"
+    cobert("prepare", "--collection", collection, "--run", run, "--selector", "lexical", "--output", output, *passages)
+    return output / "rows"
 
-    results = train(
-        ModelArguments(encoder=str(encoder), max_length=32),
-        DataArguments(groups=str(groups), fold=FOLD),
-        CoBertTrainingArguments(output_dir=str(output), num_train_epochs=1, use_cpu=True, disable_tqdm=True),
-    )
-    assert results["queries"] == QUERIES // 5 and set(results["test"]) == {"P@20", "nDCG@20", "AP@1000"}, results
+
+def train(rows: Path, encoder: Path, output: Path) -> Path:
+    options = ["--group_size", 7, "--group_overlap", 2, "--num_prototypes", 3, "--max_length", 32]
+    options += ["--num_train_epochs", 1, "--use_cpu", "True", "--output_dir", output]
+    table = cobert("train", "--rows", rows, "--fold", FOLD, "--encoder", encoder, *options)
+    assert "| test, full |" in table, table
     model = output / f"fold-{FOLD}"
     for name in ("model.safetensors", "config.json", "README.md", "test.trec", "modeling_cobert.py"):
         assert (model / name).is_file(), name
     return model
 
 
-def evaluate_fold(model: Path, groups: Path, output: Path) -> dict[str, float]:
-    from modeling_cobert.evaluation.measures import DEFAULT_MEASURES
-    from modeling_cobert.evaluation.results import evaluate_ranking, write_results
-    from modeling_cobert.ranking.arguments import RankingArguments
-    from modeling_cobert.ranking.ranker import rerank_queries
-    from modeling_cobert.ranking.seen import refuse_seen
-
-    arguments = RankingArguments(model=str(model), groups=str(groups), fold=FOLD, use_cpu=True)
-    inputs = arguments.open_inputs(progress=False)
-    refuse_seen(str(model), inputs.name, inputs.queries)
-    run = rerank_queries(arguments.load_ranker(), inputs, output, progress=False)
-    assert {query_id: len(found) for query_id, found in run.items()} == dict.fromkeys(inputs.queries, FOUND)
-    write_results(evaluate_ranking("co-bert", inputs, run, list(DEFAULT_MEASURES)), output)
+def evaluate(model: Path, rows: Path, output: Path) -> dict[str, float]:
+    cobert("eval", "--model", model, "--rows", rows, "--fold", FOLD, "--output", output, "--use_cpu")
     written = json.loads((output / "measures.json").read_text())
     assert 0 <= written["comparison"]["AP@1000"]["p_t_test"] <= 1, written
+    results = json.loads((model / "results.json").read_text())
+    assert written["measures"] == results["test"], "training and evaluation disagree"
     return written["measures"]
 
 
@@ -139,18 +127,18 @@ def main() -> None:
     options = parser.parse_args()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    datasets.disable_progress_bars()
     if options.source:
         print(f"files      {check_files(options.source)} of the package, all installed")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         encoder, collection = make_encoder(folder / "encoder"), make_collection(folder / "collection")
-        groups = prepare_groups(collection, folder / "prepared")
-        print("prepared  ", len(list(groups.rglob("*"))), "files")
-        model = train_fold(groups, encoder, folder / "trained")
+        rows = prepare(collection, folder / "prepared")
+        print("prepared  ", len(list(rows.rglob("*"))), "files")
+        model = train(rows, encoder, folder / "trained")
         print("trained   ", len(list(model.iterdir())), "files")
-        print("evaluated ", evaluate_fold(model, groups, folder / "results"))
+        print("evaluated ", evaluate(model, rows, folder / "results"))
         print("re-ranked ", rerank_texts(model))
+        print(cobert("rerank", "--model", model, "--query", "bees", collection / "corpus.jsonl", "--top_k", 3), end="")
     print("OK")
 
 

@@ -40,13 +40,14 @@ def encoder_in_chunks(model: CoBertForGroupwiseRanking, chunk_size: int | None) 
     encode = model.encode
 
     def encode_chunks(
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         recorder: CoBertRecorder | None = None,
+        inputs_embeds: Tensor | None = None,
     ) -> Tensor:
-        if recorder is not None and (recorder.hidden_states or recorder.attentions):
-            return encode(input_ids, attention_mask, token_type_ids, recorder)
+        if input_ids is None or (recorder is not None and (recorder.hidden_states or recorder.attentions)):
+            return encode(input_ids, attention_mask, token_type_ids, recorder, inputs_embeds)
         inputs = (input_ids, attention_mask, token_type_ids)
         chunks = list(zip(*(_split(x, chunk_size, len(input_ids)) for x in inputs), strict=True))
         # The backward pass begins with the last chunk: to drop its activations only to make them again would be waste.

@@ -55,7 +55,7 @@ def test_replays_dropout(monkeypatch):
     cached = gradients(model, batches, chunk_size=6)
     encode = model.encode
 
-    def keep_graphs(input_ids, attention_mask, token_type_ids, recorder):
+    def keep_graphs(input_ids, attention_mask, token_type_ids, recorder, inputs_embeds=None):
         chunks = zip(*(x.split(6) for x in (input_ids, attention_mask, token_type_ids)), strict=True)
         return torch.cat([encode(*chunk) for chunk in chunks])
 
