@@ -9,9 +9,12 @@ COST = "cost"
 STUDY = {"batch": "batch size", "m": "m, prototypes of a query", "o": "o, candidates that two groups share"}
 
 
-def grouping(size: int, prototypes: int, overlap: int) -> GroupOptions:
-    """Groups of n candidates, m prototypes (0 for none) and o shared candidates."""
-    return GroupOptions(prototypes, size, overlap, "selector" if prototypes else "none")
+def grouping(row: str, size: int, prototypes: int, overlap: int) -> GroupOptions:
+    """Groups of n candidates, m prototypes (0 for none) and o shared candidates; an error names the row."""
+    try:
+        return GroupOptions(prototypes, size, overlap, "selector" if prototypes else "none")
+    except ValueError as error:
+        raise ValueError(f"row {row}: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,10 @@ class Row:
 
 def effectiveness_rows(batch: int, prototypes: int, overlap: int) -> list[Row]:
     """The rows of the main table, in the paper's order; a batch is m prototypes and n candidates."""
-    paper = grouping(batch - prototypes, prototypes, overlap)
+    paper = grouping("calibrator", batch - prototypes, prototypes, overlap)
     # Without prototypes a batch is all candidates. The paper's cost table has 1,024 sequences a query for its
     # scorer-only row, which is 16 groups of 64 that share nothing.
-    alone = grouping(batch, 0, 0)
+    alone = grouping("bert-base", batch, 0, 0)
     return [
         Row("bm25+rm3", "BM25+RM3", "first-stage", model="bm25+rm3"),
         Row("dph+kl", "DPH+KL", "first-stage", model="dph+kl"),
@@ -85,9 +88,9 @@ def study_groupings(
 ) -> dict[str, dict[int, GroupOptions]]:
     """Hyper-parameter to value to groups: one value is varied, the others (the batch size for m too) stay."""
     return {
-        "batch": {value: grouping(value - prototypes, prototypes, overlap) for value in batches},
-        "m": {value: grouping(batch - value, value, overlap) for value in ms},
-        "o": {value: grouping(batch - prototypes, prototypes, value) for value in overlaps},
+        "batch": {value: grouping(f"batch-{value}", value - prototypes, prototypes, overlap) for value in batches},
+        "m": {value: grouping(f"m-{value}", batch - value, value, overlap) for value in ms},
+        "o": {value: grouping(f"o-{value}", batch - prototypes, prototypes, value) for value in overlaps},
     }
 
 

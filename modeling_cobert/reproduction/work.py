@@ -70,7 +70,7 @@ class Reproduction:
         sizes = (systems.batch_size, systems.num_prototypes, systems.group_overlap)
         values = (systems.study_batches, systems.study_prototypes, systems.study_overlaps)
         try:
-            self.paper_groups = grouping(sizes[0] - sizes[1], sizes[1], sizes[2])
+            self.paper_groups = grouping("calibrator", sizes[0] - sizes[1], sizes[1], sizes[2])
             self.studied = study_groupings(*sizes, *values)
             self.effectiveness = effectiveness_rows(*sizes)
         except ValueError as error:
