@@ -20,7 +20,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from itertools import pairwise
 from types import ModuleType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from transformers import HfArgumentParser
 
 COMMANDS = {
     "prepare": "from a collection to the rows that Co-BERT trains on, in one go",
@@ -114,7 +117,7 @@ def parse(name: str, module: ModuleType, argv: Sequence[str]) -> tuple:
     return tuple(parsed)
 
 
-def build_parser(name: str, module: ModuleType) -> argparse.ArgumentParser:
+def build_parser(name: str, module: ModuleType) -> "HfArgumentParser":
     """The parser of a command; a module that has `configure` adds to it what dataclasses cannot say."""
     from transformers import HfArgumentParser
 

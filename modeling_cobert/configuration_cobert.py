@@ -122,11 +122,12 @@ class CoBertConfig(PreTrainedConfig):
 
     @property
     def hidden_size(self) -> int:
-        return self.encoder_config.hidden_size
+        return self.get_text_config().hidden_size
 
     def get_text_config(self, *args, **kwargs) -> BertConfig:
         # Only the encoder has a vocabulary: without this, resized embeddings would not load again.
-        return self.encoder_config
+        # transformers has a sub-config annotated with all that may be given; `__post_init__` leaves a BertConfig.
+        return self.encoder_config  # type: ignore[return-value]
 
     def validate_parts(self):
         """The three BERTs fit each other."""

@@ -3,9 +3,15 @@
 """A ranked list <-> overlapping groups and prototypes: pure functions on positions and scores, no model, no text."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-MERGES = ("max", "mean", "first", "last")
+# What an item's scores become, of which there is at least one.
+MERGES: dict[str, Callable[[list[float]], float]] = {
+    "max": max,
+    "mean": lambda scores: math.fsum(scores) / len(scores),
+    "first": lambda scores: scores[0],
+    "last": lambda scores: scores[-1],
+}
 
 
 def overlapping_spans(length: int, size: int, overlap: int, offset: int = 0) -> list[tuple[int, int]]:
@@ -106,10 +112,7 @@ def merge_spans(spans: Sequence[tuple[int, int]], scores: Sequence[Sequence[floa
             raise ValueError(f"span {start}-{end} holds {end - start} items, but only {len(of_span)} scores")
         for position in range(start, end):
             given[position].append(float(of_span[position - start]))
-    merge = {"max": max, "mean": lambda s: math.fsum(s) / len(s), "first": lambda s: s[0], "last": lambda s: s[-1]}[
-        how
-    ]
-    return [merge(item) for item in given]
+    return [MERGES[how](item) for item in given]
 
 
 def best_first(scores: Sequence[float], limit: int | None = None) -> list[int]:

@@ -24,16 +24,16 @@ def bert_weights(cls, encoder: str | os.PathLike, calibrator, scorer, fields: di
     config = _build_config(cls, source.config, calibrator, scorer, source.fields | fields)
 
     # A head was trained on what its encoder gave it: on the other kind of vector its row would mean nothing.
-    keeps_head = source.head is not None and config.encoder_pooling == source.fields["encoder_pooling"]
-    keeps_head = keeps_head and (config.use_calibrator or not config.use_scorer)
-    if keeps_head and "selector" not in source.fields | fields:
+    fits = config.encoder_pooling == source.fields.get("encoder_pooling")
+    head = source.head if fits and (config.use_calibrator or not config.use_scorer) else None
+    if head is not None and "selector" not in source.fields | fields:
         config.selector = "self"
     model = cls(config)
     pooled = config.encoder_pooling == "pooler"
     state = {f"encoder.{k}": v for k, v in source.encoder.items() if pooled or not k.startswith("pooler.")}
-    if keeps_head:
+    if head is not None:
         heads = ["prototype_weight"] * config.use_calibrator + ["classifier"] * (not config.use_scorer)
-        state |= {f"{h}.{k}": v.clone() for h in heads for k, v in zip(("weight", "bias"), source.head, strict=True)}
+        state |= {f"{h}.{k}": v.clone() for h in heads for k, v in zip(("weight", "bias"), head, strict=True)}
     for name, path in (("calibrator", calibrator), ("scorer", scorer)):
         part = getattr(model, name)
         if part is not None:

@@ -44,17 +44,17 @@ class CoBertRankingOutput(ModelOutput):
             Of shape `(batch, n, hidden)` and `(batch, heads, n, n)`.
     """
 
-    loss: torch.FloatTensor | None = None
-    logits: torch.FloatTensor | None = None
-    prototype_weights: torch.FloatTensor | None = None
-    hidden_states: tuple[torch.FloatTensor, ...] | None = None
-    attentions: tuple[torch.FloatTensor, ...] | None = None
-    encoder_hidden_states: tuple[torch.FloatTensor, ...] | None = None
-    encoder_attentions: tuple[torch.FloatTensor, ...] | None = None
-    calibrator_hidden_states: tuple[torch.FloatTensor, ...] | None = None
-    calibrator_attentions: tuple[torch.FloatTensor, ...] | None = None
-    scorer_hidden_states: tuple[torch.FloatTensor, ...] | None = None
-    scorer_attentions: tuple[torch.FloatTensor, ...] | None = None
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    prototype_weights: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    encoder_hidden_states: tuple[Tensor, ...] | None = None
+    encoder_attentions: tuple[Tensor, ...] | None = None
+    calibrator_hidden_states: tuple[Tensor, ...] | None = None
+    calibrator_attentions: tuple[Tensor, ...] | None = None
+    scorer_hidden_states: tuple[Tensor, ...] | None = None
+    scorer_attentions: tuple[Tensor, ...] | None = None
 
 
 @dataclass
@@ -71,7 +71,8 @@ class CoBertRecorder:
     attentions: bool = False
     kept: dict[str, tuple[Tensor, ...]] = field(default_factory=dict)
 
-    def run(self, name: str, part: BertModel, **inputs) -> ModelOutput:
+    def run(self, name: str, part: BertModel, pooled: bool = False, **inputs) -> Tensor:
+        """The part's last hidden states, or what its pooler makes of them."""
         output = part(
             **inputs,
             output_hidden_states=self.hidden_states,
@@ -82,7 +83,7 @@ class CoBertRecorder:
             self.kept[f"{name}_hidden_states"] = output.hidden_states
         if self.attentions:
             self.kept[f"{name}_attentions"] = output.attentions
-        return output
+        return output.pooler_output if pooled else output.last_hidden_state
 
 
 class CoBertContextModel(BertModel):
@@ -123,7 +124,7 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
 
     def __init__(self, config: CoBertConfig):
         super().__init__(config)
-        hidden = config.encoder_config.hidden_size
+        hidden = config.hidden_size
         self.encoder = BertModel(config.encoder_config, add_pooling_layer=config.encoder_pooling == "pooler")
         self.calibrator = CoBertContextModel(config.calibrator_config) if config.use_calibrator else None
         self.prototype_weight = nn.Linear(hidden, 1) if config.use_calibrator else None  # W_t, b_t
@@ -143,7 +144,7 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
         """Two groups of the prototypes and two candidates, five tokens each."""
         shape = (2, self.num_prototypes + 2, 5)
         ids = torch.arange(torch.Size(shape).numel()).reshape(shape)
-        return {"input_ids": ids % self.config.encoder_config.vocab_size}
+        return {"input_ids": ids % self.config.get_text_config().vocab_size}
 
     @property
     def tokenizer(self):
@@ -178,15 +179,17 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
         Returns:
             `torch.Tensor` of shape `(pairs, hidden)`.
         """
-        output = (recorder or CoBertRecorder()).run(
+        pooled = self.config.encoder_pooling == "pooler"
+        vectors = (recorder or CoBertRecorder()).run(
             "encoder",
             self.encoder,
+            pooled,
             input_ids=input_ids,
             attention_mask=attention_mask,
             token_type_ids=token_type_ids,
             inputs_embeds=inputs_embeds,
         )
-        return output.last_hidden_state[:, 0] if self.config.encoder_pooling == "cls" else output.pooler_output
+        return vectors if pooled else vectors[:, 0]
 
     def calibrate(
         self,
@@ -208,7 +211,7 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
             The calibrated vectors `(batch, n, hidden)` and the prototypes' weights `(batch, m)`. A query without any
             prototype gets its candidates back as they were, and weights of 0.
         """
-        if self.calibrator is None:
+        if self.calibrator is None or self.prototype_weight is None:
             raise ValueError(
                 "this model has no calibrator (use_calibrator=False): score the candidates' vectors directly"
             )
@@ -216,10 +219,10 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
         n = candidates.shape[1]
         shape = (batch, m, n, hidden)
         pairs = torch.stack((prototypes.unsqueeze(2).expand(shape), candidates.unsqueeze(1).expand(shape)), dim=3)
-        output = (recorder or CoBertRecorder()).run(
+        states = (recorder or CoBertRecorder()).run(
             "calibrator", self.calibrator, inputs_embeds=pairs.reshape(batch * m * n, 2, hidden)
         )
-        seen = output.last_hidden_state[:, 1].reshape(shape)  # rt_ij: the output at the candidate's place
+        seen = states[:, 1].reshape(shape)  # rt_ij: the output at the candidate's place
         logits = self.prototype_weight(prototypes).squeeze(-1)  # (batch, m)
         real = torch.ones_like(logits, dtype=torch.bool) if prototype_mask is None else prototype_mask.bool()
         weights = logits.masked_fill(~real, torch.finfo(logits.dtype).min).softmax(dim=-1) * real
@@ -252,17 +255,13 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
             types = (
                 (places < self.config.group_overlap).long() if self.config.mark_overlap else torch.zeros_like(places)
             )
-            vectors = (
-                (recorder or CoBertRecorder())
-                .run(
-                    "scorer",
-                    self.scorer,
-                    inputs_embeds=vectors,
-                    attention_mask=mask,
-                    position_ids=positions,
-                    token_type_ids=types.expand(batch, n),
-                )
-                .last_hidden_state
+            vectors = (recorder or CoBertRecorder()).run(
+                "scorer",
+                self.scorer,
+                inputs_embeds=vectors,
+                attention_mask=mask,
+                position_ids=positions,
+                token_type_ids=types.expand(batch, n),
             )
         return self.classifier(vectors).squeeze(-1)
 
@@ -301,19 +300,19 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
         """
         config, m = self.config, self.num_prototypes
         _check_inputs(config.hidden_size, input_ids, inputs_embeds, vectors)
-        batch, documents = next(x for x in (input_ids, inputs_embeds, vectors) if x is not None).shape[:2]
+        shape = next(x for x in (input_ids, inputs_embeds, vectors) if x is not None).shape
+        batch, documents = shape[:2]
         if documents <= m:
             raise ValueError(f"a group has {documents} rows: {m} prototypes leave no candidate among them")
         _check_shape("document_mask", document_mask, "(batch, m + n)", (batch, documents))
         _check_shape("labels", labels, "(batch, n)", (batch, documents - m))
         recorder = CoBertRecorder(
-            hidden_states=config.output_hidden_states if output_hidden_states is None else output_hidden_states,
+            hidden_states=bool(config.output_hidden_states if output_hidden_states is None else output_hidden_states),
             attentions=config.output_attentions if output_attentions is None else output_attentions,
         )
         if vectors is None:
-            tokens = (input_ids if inputs_embeds is None else inputs_embeds).shape[:3]
-            _check_shape("attention_mask", attention_mask, "(batch, m + n, tokens)", tokens)
-            _check_shape("token_type_ids", token_type_ids, "(batch, m + n, tokens)", tokens)
+            _check_shape("attention_mask", attention_mask, "(batch, m + n, tokens)", shape[:3])
+            _check_shape("token_type_ids", token_type_ids, "(batch, m + n, tokens)", shape[:3])
             inputs = {
                 "input_ids": input_ids,
                 "inputs_embeds": inputs_embeds,

@@ -6,7 +6,7 @@ import re
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -272,10 +272,8 @@ def map_rows(
     """
     distinct: dict[tuple, int] = {}
     places = [distinct.setdefault((row.second, *row.ids), len(distinct)) for row in rows]
-    first: list[TokenRow] = [None] * len(distinct)
-    for row, place in zip(rows, places, strict=True):
-        first[place] = row
-    results: list[Tensor] = [None] * len(distinct)
+    first = list(dict(zip(places, rows, strict=True)).values())
+    results: dict[int, Tensor] = {}
     grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
 
     def run(batch: list[int]) -> tuple[list[int], Tensor]:
@@ -297,7 +295,7 @@ def _map_in_threads(function: Callable, items: Iterable, workers: int) -> Iterat
         yield from map(function, items)
         return
     with ThreadPoolExecutor(workers) as pool:
-        items, running = iter(items), deque()
+        items, running = iter(items), deque[Future]()
         try:
             for item in islice(items, 2 * workers):
                 running.append(pool.submit(function, item))

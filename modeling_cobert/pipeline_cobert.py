@@ -25,11 +25,9 @@ class CoBertTextRankingPipeline(Pipeline):
     list of such dicts, which gives a list of rankings. Options are those of `rerank`.
     """
 
-    _load_processor = False
-    _load_image_processor = False
-    _load_video_processor = False
-    _load_feature_extractor = False
-    _load_tokenizer = True
+    # Pipeline gives these no type but None, and has its subclasses set them so.
+    _load_processor = _load_image_processor = _load_video_processor = _load_feature_extractor = False  # type: ignore[assignment]
+    _load_tokenizer = True  # type: ignore[assignment]
 
     def _sanitize_parameters(self, **options):
         unknown = sorted(set(options) - set(OPTIONS))

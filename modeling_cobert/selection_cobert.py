@@ -93,6 +93,7 @@ class CrossEncoderSelector(Selector):
     """The paper's selector: a sequence classifier with one label, or with two of which the second is *relevant*."""
 
     kind = "cross-encoder"
+    pairs: PairTokenizer
 
     def __init__(self, model, tokenizer, max_length: int):
         super().__init__(PairTokenizer(tokenizer, max_length))
@@ -125,6 +126,7 @@ class BiEncoderSelector(Selector):
     """A sentence encoder: cosine of query and passage, each embedded alone, so that a passage serves all queries."""
 
     kind = "bi-encoder"
+    pairs: PairTokenizer
 
     def __init__(self, model, tokenizer, max_length: int, pooling: str = "mean"):
         super().__init__(PairTokenizer(tokenizer, max_length))

@@ -22,7 +22,8 @@ ROOMS = [
     {"retrieval"},
     {"data"},
     {"ranking"},
-    {"evaluation", "cost"},
+    {"evaluation"},
+    {"cost"},
     {"training", "baselines", "analysis", "integrations"},
     {"reproduction"},
     {"commands", "cli"},
@@ -61,7 +62,7 @@ def room_of(module: str) -> str | None:
     parts = module.split(".")
     if parts[0] != "modeling_cobert":
         return None
-    if len(parts) == 1 or parts[1].endswith("_cobert"):
+    if len(parts) == 1 or parts[1].endswith("_cobert") or parts[1] == "__version__":
         return "shipped"
     return parts[1]
 
@@ -110,7 +111,7 @@ def test_imports_flow_one_way():
             room = room_of(module)
             if room is not None and room != own and not level[room] < level[own]:
                 found.add((place.as_posix(), room))
-    assert found == NOT_YET
+    assert not found
 
 
 def test_shipped_files_carry_their_licence():

@@ -96,9 +96,9 @@ def open_collection(
     Example:
 
     ```python
-    >>> collection = open_collection("data/nfcorpus", split="test")
+    >>> collection = open_collection("demo")
     >>> len(collection.queries())
-    323
+    50
     ```
     """
     name = os.fspath(name)

@@ -11,7 +11,7 @@ the report, come from a collection's folder, from ir_datasets (`irds:<id>`) or f
 import json
 import logging
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..collections.collection import open_collection
@@ -90,10 +90,10 @@ def named_paths(arguments: list[str]) -> dict[str, str]:
 
 def judgments(args: CompareArguments) -> tuple[dict, dict]:
     """The qrels, and the texts of the queries where a collection knows them."""
-    if (args.qrels is None) == (args.collection is None):
-        raise ValueError("give the judgments by either --qrels or --collection")
-    if args.qrels:
+    if args.qrels is not None and args.collection is None:
         return open_collection(Path(args.qrels).parent, qrels=args.qrels).qrels(), {}
+    if args.collection is None or args.qrels is not None:
+        raise ValueError("give the judgments by either --qrels or --collection")
     collection = open_collection(args.collection, split=args.split)
     return collection.qrels(), collection.queries()
 
@@ -124,8 +124,15 @@ def main(args: CompareArguments) -> dict:
     baselines = list(paths)[: len(args.baselines)]
     runs = {name: read_run(path) for name, path in paths.items()}
     evaluations = {name: evaluate_run(qrels, run, measures) for name, run in runs.items()}
-    options = {"test": args.test, "correction": args.correction, "alpha": args.alpha}
-    comparisons = compare_runs(evaluations, baselines, samples=args.samples, seed=args.seed, **options)
+    comparisons = compare_runs(
+        evaluations,
+        baselines,
+        test=args.test,
+        correction=args.correction,
+        alpha=args.alpha,
+        samples=args.samples,
+        seed=args.seed,
+    )
     corrected = args.correction != "none"
     tables = [results_table(evaluations, comparisons, baselines, describe(args))]
     if comparisons:
@@ -137,7 +144,9 @@ def main(args: CompareArguments) -> dict:
             with atomic_open(path) as file:
                 file.write("\n".join(RENDERERS[look](table) for table in tables))
     result = {
-        **options,
+        "test": args.test,
+        "correction": args.correction,
+        "alpha": args.alpha,
         "baselines": baselines,
         "runs": {name: {"path": paths[name], **evaluation.to_dict()} for name, evaluation in evaluations.items()},
         "comparisons": [comparison.to_dict() for comparison in comparisons],
@@ -155,7 +164,7 @@ def main(args: CompareArguments) -> dict:
             curves=cutoff_means(qrels, runs),
             queries=queries,
         )
-        sections[0].blocks.append(tables[-1])
+        sections[0] = replace(sections[0], blocks=[*sections[0].blocks, tables[-1]])
         subtitle = f"{len(runs)} runs, {len(qrels)} queries; significance by {describe(args)}"
         write_report(args.html, args.heading, sections, subtitle)
     return result

@@ -99,7 +99,7 @@ def main(args: DemoOptions) -> Table:
     print(summarise(rows))
 
     print("\n2. A pointwise model and Co-BERT's variants, on the vectors of a frozen encoder:\n")
-    trained = [(name, train_variant(args, encoder, *how)) for name, *how in SYSTEMS]
+    trained = [(name, train_variant(args, encoder, folder, kind, rate)) for name, folder, kind, rate in SYSTEMS]
     first = trained[0][1]
     rows = [("BM25 (first stage)", first["first_stage"])] + [(name, results["test"]) for name, results in trained]
     table = Table(

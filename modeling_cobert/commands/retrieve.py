@@ -38,12 +38,12 @@ class OutputArguments:
 ARGUMENTS = (CollectionOptions, OutputArguments, RetrievalOptions)
 
 
-def own_queries(collection: Collection, replaced: dict[str, str] | None) -> dict[str, str]:
+def own_queries(collection: Collection, replaced: dict[str, str]) -> dict[str, str]:
     """The collection's queries; where it has documents alone, those that are given."""
     try:
         return collection.queries()
     except FileNotFoundError:
-        if replaced is None:
+        if not replaced:
             raise
         return replaced
 
@@ -78,9 +78,9 @@ def main(collection_args: CollectionOptions, args: OutputArguments, options: Ret
     Path(args.output).parent.mkdir(parents=True, exist_ok=True)
     path, skip_missing = collection_args.queries, collection_args.skip_missing
     collection = replace(collection_args, queries=None).open()
-    replaced = None if path is None else read_queries(path)
+    replaced = {} if path is None else read_queries(path)
     own = own_queries(collection, replaced)
-    queries = own if replaced is None else replace_texts(own, replaced, path, skip_missing)
+    queries = own if path is None else replace_texts(own, replaced, path, skip_missing)
     qrels = judgments(collection, own, skip_missing) if args.evaluate else {}
     run = retrieve(collection, options, args.k, queries)
     write_run(args.output, run, args.tag or options.first_stage)

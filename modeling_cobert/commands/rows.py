@@ -1,6 +1,8 @@
 """Joins selected passages with judgments and splits: a row a query, as a dataset that `load_dataset` opens.
 
-cobert rows --selected selected/demo --collection demo --output rows/demo
+    cobert rows --selected selected/demo --collection demo --output rows/demo
+
+Training and evaluation cut the rows into groups when they read them.
 """
 
 from dataclasses import dataclass, field

@@ -3,7 +3,9 @@
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Protocol
+from functools import partial
+
+from transformers import BertConfig
 
 from ..grouping_cobert import overlapping_spans
 
@@ -19,23 +21,16 @@ VARIANTS = {
 SELECTIONS = ("cross-encoder", "self", "bi-encoder", "lexical")
 
 
-class BertLike(Protocol):
-    """The three fields that the cost depends on; a `transformers.BertConfig` has them."""
-
-    num_hidden_layers: int
-    hidden_size: int
-    intermediate_size: int
-
-
 @dataclass(frozen=True)
 class BertShape:
-    """The size of a BERT, where no `BertConfig` is at hand; BERT-Base by default."""
+    """The sizes that the cost depends on, where no `BertConfig` is at hand; BERT-Base by default."""
 
     num_hidden_layers: int = 12
     hidden_size: int = 768
     intermediate_size: int = 3072
 
 
+BertLike = BertConfig | BertShape
 # all-MiniLM-L6-v2, a bi-encoder that can pick passages in place of a cross-encoder
 MINILM = BertShape(6, 384, 1536)
 
@@ -251,21 +246,21 @@ def convention_costs(work: Workload, shape: CoBertShape = PAPER_SHAPE, *, attent
         `list[Cost]`: BERT-Base, BERT-QE-BBB, and the variants of Co-BERT.
     """
     base = work.passages * passage_macs(shape.encoder, shape.max_length, attention)
-    common = {"queries": work.queries, "base": base}
-    rows = [cost_of("BERT-Base", base, 0, 0, **common)]
+    make_row = partial(cost_of, queries=work.queries, base=base)
+    rows = [make_row("BERT-Base", base, 0, 0)]
 
     # Three phases: the query with every passage, the query with every chunk, ten chunks with each best passage.
     passages = work.qe_passages if work.qe_passages is not None else math.ceil(1.5 * work.passages)
     per_passage = passage_macs(shape.encoder, QE_TOKENS, attention)
     sequences = work.queries * (work.chunks + QE_CHUNKS * work.documents)
-    rows.append(cost_of("BERT-QE-BBB", passages * per_passage, sequences * per_passage, sequences, **common))
+    rows.append(make_row("BERT-QE-BBB", passages * per_passage, sequences * per_passage, sequences))
 
     for name, parts in VARIANTS.items():
         sizes = shape.group_sizes(work.documents)
         second = work.queries * sum(group_macs(shape, size, attention=attention, **parts) for size in sizes)
         prototypes = shape.num_prototypes if parts["use_calibrator"] else 0
         sequences = work.queries * (sum(sizes) + prototypes * len(sizes))
-        rows.append(cost_of(name, base, second, sequences, **common))
+        rows.append(make_row(name, base, second, sequences))
     return rows
 
 

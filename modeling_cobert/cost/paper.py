@@ -2,11 +2,13 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 from .macs import PAPER_SHAPE, QE_TOKENS, TERA, VARIANTS, Cost, cost_of, group_macs, passage_macs
 
 DOCUMENTS = 1000
 BATCH = 64
+ROBUST04_QE_PASSAGES = 3_904_616
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ PAPER = {
         queries=249,
         passages=2_729_808,
         second_pass_queries=250,
-        qe_passages=3_904_616,
+        qe_passages=ROBUST04_QE_PASSAGES,
         published={
             "BERT-Base": {"first_pass": 59_356.224},
             "BERT-QE-BBB": {"first_pass": 255_739.021, "ratio": 7.389},
@@ -69,9 +71,9 @@ def paper_costs(collection: str, *, attention: bool = False) -> list[Cost]:
         raise ValueError(f"the paper's cost table has {' and '.join(PAPER)}, not {collection!r}")
     paper = PAPER[collection]
     base = paper.passages // BATCH * BATCH * passage_macs(PAPER_SHAPE.encoder, PAPER_SHAPE.max_length, attention)
-    common = {"queries": paper.queries, "base": base}
+    make_row = partial(cost_of, queries=paper.queries, base=base)
     rows = [
-        cost_of("BERT-Base", base, 0, 0, **common, published=paper.published["BERT-Base"]),
+        make_row("BERT-Base", base, 0, 0, published=paper.published["BERT-Base"]),
         _bert_qe(paper, base, attention),
     ]
     for name, parts in VARIANTS.items():
@@ -83,11 +85,8 @@ def paper_costs(collection: str, *, attention: bool = False) -> list[Cost]:
             groups, candidates = math.ceil(DOCUMENTS / BATCH), BATCH
         groups *= paper.second_pass_queries
         second = groups * group_macs(PAPER_SHAPE, candidates, attention=attention, **parts)
-        extra = {
-            "published": paper.published.get(name),
-            "note": "" if parts["use_calibrator"] else _scorer_note(groups),
-        }
-        rows.append(cost_of(name, base, second, groups * BATCH, **common, **extra))
+        note = "" if parts["use_calibrator"] else _scorer_note(groups)
+        rows.append(make_row(name, base, second, groups * BATCH, published=paper.published.get(name), note=note))
     return rows
 
 
@@ -108,8 +107,8 @@ def _bert_qe(paper: PaperCounts, base: float, attention: bool) -> Cost:
     The paper does not say how many chunks a query has. Its ratio, divided by its own cost per sequence (that of the
     Robust04 first pass), gives the sequences of all three phases.
     """
-    published, robust = paper.published["BERT-QE-BBB"], PAPER["robust04"]
-    theirs = robust.published["BERT-QE-BBB"]["first_pass"] * TERA / robust.qe_passages
+    published, robust = paper.published["BERT-QE-BBB"], PAPER["robust04"].published["BERT-QE-BBB"]
+    theirs = robust["first_pass"] * TERA / ROBUST04_QE_PASSAGES
     sequences = published["ratio"] * paper.published["BERT-Base"]["first_pass"] * TERA / theirs
     once = passage_macs(PAPER_SHAPE.encoder, QE_TOKENS)
     note = (

@@ -47,7 +47,7 @@ def _parse_measure(name: str | Measure) -> Measure:
     try:
         measure = name if isinstance(name, Measure) else ir_measures.parse_measure(name)
     except NameError:
-        raise ValueError(f"unknown measure {name!r}{_suggestion(name)}") from None
+        raise ValueError(f"unknown measure {name!r}{_suggestion(str(name))}") from None
     except (ValueError, KeyError, TypeError, RecursionError, MemoryError) as error:
         raise ValueError(f"cannot read measure {name!r} ({error}); write it as nDCG@20 or AP(rel=2)@1000") from None
     try:

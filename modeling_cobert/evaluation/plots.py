@@ -106,12 +106,12 @@ def _to_svg(figure, description: str, tips: Sequence[str]) -> Markup:
     file = io.BytesIO()
     figure.savefig(file, format="svg")
     drawn = ElementTree.fromstring(file.getvalue())
-    width, height = drawn.get("viewBox").split()[2:]
+    width, height = drawn.attrib["viewBox"].split()[2:]
     root = ElementTree.Element("svg", {"aria-label": visible(description)}, role="img", width=width)
     root.set("viewBox", f"0 0 {width} {height}")
     # Beside the drawing there are definitions, for clipping, and metadata, with a date.
     root.extend(drawn.findall(f"{SVG}g"))
-    paths = []
+    paths: list[ElementTree.Element] = []
     for element in root.iter():
         if element.attrib.pop("id", None) == TIPS:
             paths += element.iter(f"{SVG}path")
@@ -119,7 +119,7 @@ def _to_svg(figure, description: str, tips: Sequence[str]) -> Markup:
         element.tag = element.tag.removeprefix(SVG)
         element.text, element.tail = (element.text or "").strip(), ""
         for name in element.attrib.keys() & {"style", "d"}:
-            element.set(name, _for_page(element.get(name)))
+            element.set(name, _for_page(element.attrib[name]))
     for path, tip in zip(paths, tips, strict=True):
         ElementTree.SubElement(path, "title").text = visible(tip)
     return Markup(ElementTree.tostring(root, encoding="unicode"))
@@ -159,8 +159,8 @@ def gain_bars(gains: Mapping[str, float], measure: str, names: Mapping[str, str]
         colours = [_colour(gain) for gain in values]
         bars = [[(i - 0.4, 0), (i - 0.4, gain), (i + 0.4, gain), (i + 0.4, 0)] for i, gain in enumerate(values)]
         # The thin edge is what is seen of a bar without height.
-        look = {"facecolors": colours, "edgecolors": colours, "linewidths": 0.6, "antialiaseds": False}
-        axes.add_collection(PolyCollection(bars, **look, **TIPPED))
+        drawn = PolyCollection(bars, facecolors=colours, edgecolors=colours, linewidths=0.6, antialiaseds=False)
+        axes.add_collection(drawn).set(**TIPPED)
         axes.autoscale_view()
     else:  # thinner than a pixel: one outline for the gains and one for the losses
         axes.stairs([max(gain, 0.0) for gain in values], fill=True, color=COLOURS["gain"])

@@ -135,7 +135,7 @@ def comparison_sections(
         curves (`Mapping`, *optional*): measure to run to cut-off to mean, from [`cutoff_means`].
         queries (`Mapping[str, str]`, *optional*): query id to its text, shown beside the id.
     """
-    results = [
+    results: list[Block] = [
         results_table(evaluations, comparisons, baselines, description),
         Heading("Every comparison"),
         changes_table(comparisons, corrected),

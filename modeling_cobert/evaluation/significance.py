@@ -102,11 +102,11 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
     ```
     """
-    order = sorted((i for i, p in enumerate(p_values) if p is not None), key=lambda i: p_values[i])
+    known = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
     adjusted: list[float | None] = [None] * len(p_values)
     largest = 0.0
-    for rank, index in enumerate(order):
-        largest = max(largest, min(1.0, (len(order) - rank) * p_values[index]))
+    for rank, (p, index) in enumerate(known):
+        largest = max(largest, min(1.0, (len(known) - rank) * p))
         adjusted[index] = largest
     return adjusted
 

@@ -41,18 +41,18 @@ class Table:
     A table that does not know how it will look.
 
     Args:
-        columns (`list[str]`): the header.
-        rows (`list[list[str | Cell]]`): one list a row, as long as the header.
+        columns (`Sequence[str]`): the header.
+        rows (`Sequence[Sequence[str | Cell]]`): one a row, as long as the header.
         title (`str`, *optional*): above it.
-        notes (`list[str]`, *optional*): below it.
+        notes (`Sequence[str]`, *optional*): below it.
         text_columns (`int`, *optional*, defaults to 1): how many columns from the left hold text; the others hold
             numbers and are aligned to the right.
     """
 
-    columns: list[str]
-    rows: list[list[str | Cell]]
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str | Cell]]
     title: str = ""
-    notes: list[str] = field(default_factory=list)
+    notes: Sequence[str] = field(default_factory=list)
     text_columns: int = 1
 
     def __post_init__(self):

@@ -42,14 +42,14 @@ def convert(
     if variant not in VARIANTS:
         raise ValueError(f"unknown variant {variant!r}: one of {', '.join(VARIANTS)}")
     switches = VARIANTS[variant]
-    folders = {"encoder_config": encoder}
+    folders: dict[str, str | os.PathLike | None] = {"encoder_config": encoder}
     if switches.get("use_calibrator", True):
         folders["calibrator_config"] = calibrator
     if switches.get("use_scorer", True):
         folders["scorer_config"] = scorer
     config = CoBertConfig(
-        **{name: _bert_config(name, folder) for name, folder in folders.items()},
         **{
+            **{name: _bert_config(name, folder) for name, folder in folders.items()},
             "encoder_pooling": "pooler",
             "scorer_positions": True,
             "mark_overlap": True,
@@ -59,7 +59,7 @@ def convert(
         },
     )
     model = CoBertForGroupwiseRanking(config)
-    model.load_state_dict(_translate(_read(weights), config, str(weights)))
+    model.load_state_dict(_translate(_read(weights), model, str(weights)))
     model.tokenizer = AutoTokenizer.from_pretrained(encoder, config=config.encoder_config, trust_remote_code=False)
     return model.eval()
 
@@ -80,7 +80,7 @@ def _read(weights: str | os.PathLike) -> dict[str, Tensor]:
     return {name.removeprefix("module."): value.float() for name, value in state.items()}
 
 
-def _translate(theirs: dict[str, Tensor], config: CoBertConfig, source: str) -> dict[str, Tensor]:
+def _translate(theirs: dict[str, Tensor], model: CoBertForGroupwiseRanking, source: str) -> dict[str, Tensor]:
     def part(prefix: str) -> dict[str, Tensor]:
         found = {name[len(prefix) :]: value for name, value in theirs.items() if name.startswith(prefix)}
         if not found:
@@ -96,14 +96,14 @@ def _translate(theirs: dict[str, Tensor], config: CoBertConfig, source: str) -> 
     # Older transformers saved this buffer; it holds no weight.
     encoder = {name: value for name, value in part("QT_BERT.bert.").items() if name != "embeddings.position_ids"}
     ours = {f"encoder.{name}": value for name, value in encoder.items()}
-    if config.use_calibrator:
+    if model.calibrator is not None:
         # The logit of class 1 itself, not its difference to class 0, weighs the prototypes.
         weight, bias = head("QT_BERT.classifier.")
         ours |= {"prototype_weight.weight": weight[1:], "prototype_weight.bias": bias[1:]}
-        ours |= _context("calibrator", part("ATTN_BERT.bert."), config.calibrator_config)
-    if config.use_scorer:
-        ours |= _context("scorer", part("QB_BERT.bert."), config.scorer_config)
-    weight, bias = relevance_row(*head("QB_BERT.classifier." if config.use_scorer else "classifier."))
+        ours |= _context("calibrator", part("ATTN_BERT.bert."), model.calibrator.config)
+    if model.scorer is not None:
+        ours |= _context("scorer", part("QB_BERT.bert."), model.scorer.config)
+    weight, bias = relevance_row(*head("QB_BERT.classifier." if model.scorer is not None else "classifier."))
     return ours | {"classifier.weight": weight, "classifier.bias": bias}
 
 

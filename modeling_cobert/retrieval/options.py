@@ -1,6 +1,6 @@
 """The options of a first stage: its model's parameters, and how text becomes terms."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 
 from .analysis import ANALYZERS, OWN_STOPWORDS, STEMMERS, Analyzer
 
@@ -76,14 +76,23 @@ class RetrievalOptions:
             if not holds:
                 raise ValueError(message)
 
-    def resolved(self) -> "RetrievalOptions":
+    def resolved(self) -> "ResolvedOptions":
         """The same options with the defaults that depend on the model filled in."""
         analyzer = self.analyzer or ("terrier" if self.first_stage.startswith("dph") else "anserini")
         feedback_docs = self.feedback_docs or (3 if self.first_stage == "dph+kl" else 10)
         stopwords = self.stopwords or OWN_STOPWORDS[analyzer]
-        return replace(self, analyzer=analyzer, feedback_docs=feedback_docs, stopwords=stopwords)
+        filled = {"analyzer": analyzer, "feedback_docs": feedback_docs, "stopwords": stopwords}
+        return ResolvedOptions(**{**asdict(self), **filled})
 
     def make_analyzer(self) -> Analyzer:
         """What turns text into terms."""
         options = self.resolved()
         return Analyzer(options.analyzer, options.stemmer, options.stopwords, options.index_stopwords)
+
+
+class ResolvedOptions(RetrievalOptions):
+    """Options without a default that depends on the model."""
+
+    analyzer: str
+    feedback_docs: int
+    stopwords: str

@@ -22,16 +22,16 @@ def atomic_open(path: str | os.PathLike, mode: str = "w") -> Iterator[IO]:
 
     ```python
     >>> with atomic_open("runs/bm25.trec") as file:
-    ...     file.write("1 Q0 d1 1 2.5 bm25\\n")
+    ...     _ = file.write("1 Q0 d1 1 2.5 bm25\\n")
     ```
     """
     if mode not in ("w", "wb"):
         raise ValueError(f"atomic_open writes whole files: mode must be 'w' or 'wb', got {mode!r}")
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = {} if mode == "wb" else {"encoding": "utf-8", "newline": "\n"}
+    encoding, newline = (None, None) if mode == "wb" else ("utf-8", "\n")
     handle = tempfile.NamedTemporaryFile(
-        mode, dir=path.parent, prefix=f".{path.name}.", suffix=".tmp", delete=False, **text
+        mode, -1, encoding, newline, dir=path.parent, prefix=f".{path.name}.", suffix=".tmp", delete=False
     )
     try:
         with handle:
