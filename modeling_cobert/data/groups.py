@@ -41,9 +41,9 @@ class GroupOptions:
             raise ValueError(f"--prototypes must be one of {', '.join(PROTOTYPES)}, not {self.prototypes!r}")
         if self.num_prototypes is not None and self.num_prototypes < 0:
             raise ValueError(f"--num_prototypes must not be negative, got {self.num_prototypes}")
-        size, overlap = self.group_size, self.group_overlap
-        if size is not None and overlap is not None and not 0 <= overlap < size:
-            raise ValueError(f"--group_overlap must be from 0 to below --group_size, got {overlap} of {size}")
+        if self.group_size is not None and self.group_overlap is not None:
+            # raises what cannot be; where the model's own are to fill in, `of_model` does
+            overlapping_spans(0, self.group_size, self.group_overlap, self.first_edge)
 
     def of_model(self, config) -> "GroupOptions":
         """The same with the model's own sizes where none are given."""
