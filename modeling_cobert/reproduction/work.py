@@ -263,10 +263,11 @@ class Reproduction:
         return {query_id: dict(list(scores.items())[: self.selection.k]) for query_id, scores in run.items()}
 
     def _train(self, row: Row, folder: Path) -> Mapping[str, Mapping[str, float]]:
-        data = {"rows": str(self.prepared)}
         if row.kind == "maxp":
             made = self.maxp(row.expanded)
             data = {"rows": str(made / "test"), "train_rows": str(made / "train")}
+        else:
+            data = {"rows": str(self.prepared)}
         systems, args = self.systems, copy.copy(self.training_args)
         top = folder / "training"
         args.output_dir = str(top)
