@@ -50,7 +50,7 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpF
     """The docstring as it is, and the default of every option that has one."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        return action.help if action.default is None else super()._get_help_string(action)
+        return action.help if action.default in (None, "") else super()._get_help_string(action)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

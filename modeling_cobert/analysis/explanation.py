@@ -276,7 +276,7 @@ def attention_table(explanation: Explanation, limit: int | None = None) -> Table
             f"{1 / document.group_size:.3f}",
         ]
         for document in explanation.documents[:limit]
-        if document.group is not None
+        if document.group_size is not None
     ]
     return Table(["Document", "Attended to", "Itself", "Equal share"], rows, text_columns=2)
 
@@ -307,7 +307,7 @@ def explanation_section(explanation: Explanation, top: int = 20) -> Section:
             attention_table(explanation, top),
         ]
     if len(explanation.documents) > top:
-        rest: list[Block] = [document_table(explanation)] + ([attention_table(explanation)] if attends else [])
+        rest: list[Block] = [document_table(explanation), *([attention_table(explanation)] if attends else ())]
         blocks.append(Details(f"All {len(explanation.documents)} documents", rest))
     return Section(f"Context, explained: query {explanation.query_id}", blocks, short=f"Query {explanation.query_id}")
 

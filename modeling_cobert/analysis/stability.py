@@ -208,7 +208,7 @@ def query_stability(
 
     def measured(places: Sequence[int], scores: Sequence[float]) -> dict[str, float]:
         run = {encoded.query_id: strict_scores([encoded.doc_ids[place] for place in places], scores)}
-        values = per_query_values({encoded.query_id: grades}, run, parsed)
+        values = per_query_values({encoded.query_id: grades or {}}, run, parsed)
         return {str(measure): by_query[encoded.query_id] for measure, by_query in values.items()}
 
     found = {}
@@ -339,7 +339,7 @@ def stability_table(report: Mapping, measure: str | None = None) -> Table:
         report (`Mapping`): what [`stability`] returned.
         measure (`str`, *optional*): the measure to show; nDCG@20 if it was computed, else the first.
     """
-    measures = list(next(iter(report["conditions"]), {}).get("measures", {}))
+    measures = [name for row in report["conditions"][:1] for name in row["measures"]]
     if measure is None and measures:
         measure = "nDCG@20" if "nDCG@20" in measures else measures[0]
     columns = ["Change", "mean |Δrank|", "worst |Δrank|", "Kendall τ", "lowest τ", f"kept@{TOP}", "mean |Δscore|"]

@@ -292,12 +292,12 @@ class _Expansion:
 
 def _load_encoders(options: BertQeOptions, device) -> tuple[CrossEncoderSelector, CrossEncoderSelector]:
     """The models of phases 2 and 3, one object if they are one; that of phase 1 is loaded once to see what it is."""
-    loaded = {}
-    for name in (options.phase1, options.phase2, options.phase3):
-        if name not in loaded:
-            loaded[name] = load_selector(name, options.max_length, device)
-        if loaded[name].kind != "cross-encoder":
-            raise ValueError(f"{name!r} is a {loaded[name].kind}: BERT-QE needs cross-encoders with 1 or 2 labels")
+    loaded: dict[str, CrossEncoderSelector] = {}
+    for name in dict.fromkeys((options.phase1, options.phase2, options.phase3)):
+        found = load_selector(name, options.max_length, device)
+        if not isinstance(found, CrossEncoderSelector):
+            raise ValueError(f"{name!r} is a {found.kind}: BERT-QE needs cross-encoders with 1 or 2 labels")
+        loaded[name] = found
     return loaded[options.phase2], loaded[options.phase3]
 
 

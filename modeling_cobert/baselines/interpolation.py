@@ -187,7 +187,8 @@ def _weigh(
 ) -> dict:
     """Tunes, mixes, tests and writes."""
     qrels = {query_id: grades for query_id, grades in qrels.items() if grades}
-    alphas, validation = {}, {}
+    alphas: dict[int, float] = {}
+    validation: dict[int, dict[float, float]] = {}
     runs: dict[str, dict[str, dict[str, float]]] = {"first_stage": {}, "phase1": {}, "bert_qe": {}}
     for scores, folds in parts:
         chosen, means = choose_alphas(scores, folds, qrels, tuning)

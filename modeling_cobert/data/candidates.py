@@ -108,7 +108,8 @@ def _check_documents(
 ) -> str:
     """The fingerprint of all documents; those that the collection lacks are taken out of `ranked`, or an error."""
     named = sorted({doc_id for documents in ranked.values() for doc_id in documents})
-    missing, fingerprint = set(), Fingerprint()
+    missing: set[str] = set()
+    fingerprint = Fingerprint()
     with progress_bar(desc="Checking documents", unit="documents", total=len(named), show=progress) as bar:
         for start in range(0, len(named), _LOOKUP):
             piece = named[start : start + _LOOKUP]

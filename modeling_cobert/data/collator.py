@@ -41,9 +41,12 @@ class GroupCollator:
     num_prototypes: int = 4
     with_query_ids: bool = False
 
-    def __call__(self, groups: Sequence[Mapping]) -> dict[str, Tensor]:
+    def __call__(self, groups: Sequence[Mapping]) -> dict:
         mask, labels = self._layout(groups)
-        batch = self._vectors(groups, mask) if "vectors" in groups[0] else self._tokens(groups, mask.shape[1])
+        if self.pairs is None or "vectors" in groups[0]:
+            batch = self._vectors(groups, mask)
+        else:
+            batch = self._tokens(self.pairs, groups, mask.shape[1])
         batch |= {"document_mask": mask, "labels": labels}
         return batch | ({"query_ids": [group["query_id"] for group in groups]} if self.with_query_ids else {})
 
@@ -67,22 +70,19 @@ class GroupCollator:
             labels[i, :count] = torch.tensor([IGNORE if g is None else max(g, -1) for g in group["grades"]])
         return mask, labels
 
-    def _tokens(self, groups: Sequence[Mapping], documents: int) -> dict[str, Tensor]:
+    def _tokens(self, pairs: PairTokenizer, groups: Sequence[Mapping], documents: int) -> dict[str, Tensor]:
         laid = []  # batch * (m + n) token rows, empty ones for padding
         for group in groups:
             passages = [*group["prototype_passages"][: self.num_prototypes], *group["passages"]]
-            rows = self._pair_rows(group, passages)
+            try:
+                rows = pairs.rows(group["query"], passages)
+            except (TypeError, ValueError, AttributeError) as error:
+                raise ValueError(f"query {group['query_id']!r}, group {group.get('group')}: {error}") from error
             given = len(rows) - len(group["passages"])
             laid += rows[:given] + [_NOTHING] * (self.num_prototypes - given)
             laid += rows[given:] + [_NOTHING] * (documents - self.num_prototypes - len(group["passages"]))
-        padded = self.pairs.pad(laid)
+        padded = pairs.pad(laid)
         return {name: values.view(len(groups), documents, -1) for name, values in padded.items()}
-
-    def _pair_rows(self, group: Mapping, passages: Sequence[str]) -> list[TokenRow]:
-        try:
-            return self.pairs.rows(group["query"], passages)
-        except (TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"query {group['query_id']!r}, group {group.get('group')}: {error}") from error
 
     def _vectors(self, groups: Sequence[Mapping], mask: Tensor) -> dict[str, Tensor]:
         m = self.num_prototypes

@@ -1,7 +1,7 @@
 """Groups: what Co-BERT reads at once, cut from rows when they are read; nothing of it is stored."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 
 import pyarrow.compute as pc
 import torch
@@ -45,11 +45,19 @@ class GroupOptions:
             # raises what cannot be; where the model's own are to fill in, `of_model` does
             overlapping_spans(0, self.group_size, self.group_overlap, self.first_edge)
 
-    def of_model(self, config) -> "GroupOptions":
+    def of_model(self, config) -> "Grouping":
         """The same with the model's own sizes where none are given."""
-        names = ("num_prototypes", "group_size", "group_overlap")
-        given = {name: getattr(self, name) for name in names}
-        return replace(self, **{name: getattr(config, name) if given[name] is None else given[name] for name in names})
+        given = asdict(self).items()
+        return Grouping(**{name: getattr(config, name) if value is None else value for name, value in given})
+
+
+@dataclass(frozen=True)
+class Grouping(GroupOptions):
+    """[`GroupOptions`] with all sizes given, which is what a list can be cut by."""
+
+    num_prototypes: int = field()
+    group_size: int = field()
+    group_overlap: int = field()
 
     def spans(self, length: int, offset: int | None = None) -> list[tuple[int, int]]:
         """The groups of a list; `offset` says where the first edge lies, in place of `first_edge`."""
@@ -71,7 +79,7 @@ class GroupView(Dataset):
 
     Args:
         rows (`datasets.Dataset`): queries with their candidates, from [`load_rows`].
-        options ([`GroupOptions`]): how to cut, with all sizes given.
+        options ([`Grouping`]): how to cut.
         random_edges (`int`, *optional*): a seed. With it, the edges between a query's groups are drawn anew in every
             epoch; how many groups there are stays the same.
         vectors (`Callable`, *optional*): query id to what the encoder gave for its candidates `(documents, hidden)`,
@@ -81,7 +89,7 @@ class GroupView(Dataset):
     def __init__(
         self,
         rows,
-        options: GroupOptions,
+        options: Grouping,
         random_edges: int | None = None,
         vectors: Callable[[str], torch.Tensor] | None = None,
     ):
@@ -114,7 +122,7 @@ class GroupView(Dataset):
         row = self.rows[place]
         return {"group": number, **make_group(row, (start, end), self.options, self._content(row))}
 
-    def _content(self, row: Mapping) -> dict[str, Sequence]:
+    def _content(self, row: Mapping) -> dict[str, Sequence | torch.Tensor]:
         if self.vectors is not None:
             return {"vectors": self.vectors(row["query_id"])}
         return {"passages": row["passages"]}
@@ -125,12 +133,14 @@ class GroupView(Dataset):
         return [self.query_ids[row] for row, *_ in self.groups]
 
 
-def make_group(row: Mapping, span: tuple[int, int], options: GroupOptions, content: Mapping[str, Sequence]) -> dict:
+def make_group(
+    row: Mapping, span: tuple[int, int], options: Grouping, content: Mapping[str, Sequence | torch.Tensor]
+) -> dict:
     """One group of a row: prototypes and candidates under their names, and the candidates' grades."""
     start, end = span
     prototypes = options.choose_prototypes(row["selector_scores"])
     group = {"query_id": row["query_id"], "query": row.get("query"), "grades": row["grades"][start:end]}
     for name, values in content.items():
-        chosen = values[prototypes] if torch.is_tensor(values) else [values[i] for i in prototypes]
+        chosen = values[prototypes] if isinstance(values, torch.Tensor) else [values[i] for i in prototypes]
         group |= {f"prototype_{name}": chosen, name: values[start:end]}
     return group

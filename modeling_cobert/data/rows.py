@@ -168,13 +168,16 @@ def build_rows(
     if done is not None:
         return done
     shards = shards_of(selected, query_ids, selection["shard_queries"])
-    counts = _write_splits(shards, output, plan, qrels)
+    written = _write_splits(shards, output, plan, qrels)
     write_qrels(output / "qrels.trec", qrels)
     if plan.folds is not None:
         write_folds(output / "folds.json", plan.folds)
-    counts["relevant_judged"] = sum(grade > 0 for grades in qrels.values() for grade in grades.values())
-    counts["skipped"] = {**selection["counts"]["skipped"], "judged_queries_unknown": unknown, **plan.skipped}
-    counts = {**_inherited(selection["counts"]), **counts}
+    counts = {
+        **_inherited(selection["counts"]),
+        **written,
+        "relevant_judged": sum(grade > 0 for grades in qrels.values() for grade in grades.values()),
+        "skipped": {**selection["counts"]["skipped"], "judged_queries_unknown": unknown, **plan.skipped},
+    }
     with atomic_open(output / "README.md") as file:
         file.write(dataset_card(settings, counts))
     return write_settings(output, settings, counts)  # last: it is the mark that all is done

@@ -5,7 +5,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 from ..collections.collection import Collection
 from ..grouping_cobert import best_first
 from ..passages_cobert import CutDocument, PairTokenizer, default_batch_tokens
-from ..selection_cobert import BUILT_IN, load_selector
+from ..selection_cobert import BUILT_IN, BiEncoderSelector, CrossEncoderSelector, Selector, load_selector
 from ..steps.folders import claim_folder, read_settings, write_settings
 from ..steps.hashing import model_sha256
 from ..steps.processes import process_state
@@ -104,8 +104,6 @@ def select_passages(
         `dict`: the settings and, under `counts`, what was done; also in `output/settings.json`.
     """
     state = process_state()
-    if options.batch_tokens is None:
-        options = replace(options, batch_tokens=default_batch_tokens(state.device))
     candidates = find_candidates(collection, run, options.k, query_ids, progress=progress and state.is_main_process)
     work = _Selection(collection, candidates, Path(output), options, state, progress and state.is_main_process)
     settings = work.settings()
@@ -170,7 +168,7 @@ def one_thread_a_batch() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def load_chosen_selector(options: SelectionOptions, device: torch.device | str):
+def load_chosen_selector(options: SelectionOptions, device: torch.device | str) -> Selector:
     """The selector that the options name, with the tokenizer that tells what will be truncated."""
     selector = load_selector(options.selector, options.max_length, device)
     if options.tokenizer is not None:
@@ -181,6 +179,13 @@ def load_chosen_selector(options: SelectionOptions, device: torch.device | str):
         tokenizer = AutoTokenizer.from_pretrained(options.tokenizer, trust_remote_code=False)
         selector.pairs = PairTokenizer(tokenizer, options.max_length)
     return selector
+
+
+def selector_sha256(selector: Selector) -> str | None:
+    """The selector's weights; `None` for one that has none of its own."""
+    if isinstance(selector, CrossEncoderSelector | BiEncoderSelector):
+        return model_sha256(selector.model, selector.pairs.tokenizer)
+    return None
 
 
 class _Selection:
@@ -197,6 +202,8 @@ class _Selection:
     ):
         self.collection, self.candidates, self.output, self.options = collection, candidates, output, options
         self.state, self.progress = state, progress
+        given = options.batch_tokens
+        self.batch_tokens = default_batch_tokens(state.device) if given is None else given
         self.selector = load_chosen_selector(options, state.device)
         self.workers = torch.get_num_threads() if state.device.type == "cpu" else 1
         self.shards = shards_of(output, list(self.candidates.queries), options.shard_queries)
@@ -205,8 +212,6 @@ class _Selection:
         self.query_tokens = self._count_query_tokens()
 
     def settings(self) -> dict:
-        has_weights = self.options.selector not in BUILT_IN
-        weights = model_sha256(self.selector.model, self.selector.pairs.tokenizer) if has_weights else None
         return {
             "step": STEP,
             "format": FORMAT,
@@ -215,14 +220,15 @@ class _Selection:
             "first_stage": self.candidates.tag,
             "selector_kind": self.selector.kind,
             **asdict(self.options),
-            "sha256": {**self.candidates.sha256, "selector": weights},
+            "batch_tokens": self.batch_tokens,
+            "sha256": {**self.candidates.sha256, "selector": selector_sha256(self.selector)},
         }
 
     def select(self) -> None:
         """Makes this process's share of the missing shards."""
         missing = self.shards.missing()
-        if missing and self.selector.kind == "bi-encoder":
-            self._embed()
+        if missing and isinstance(self.selector, BiEncoderSelector):
+            self._embed(self.selector)
         total = sum(len(self.candidates.ranked[query_id]) for query_id in missing)
         total = -(-total // self.state.num_processes)
         with progress_bar(desc="Selecting", unit="documents", total=total, show=self.progress) as bar:
@@ -240,11 +246,9 @@ class _Selection:
                 raise ValueError(f"query {query_id!r}: {error}") from None
         return counts
 
-    def _embed(self) -> None:
+    def _embed(self, selector: BiEncoderSelector) -> None:
         doc_ids = sorted({doc_id for scores in self.candidates.ranked.values() for doc_id in scores})
-        stored = StoredPassages(
-            self.selector, doc_ids, self.output / "vectors", self.options.batch_tokens, self.workers
-        )
+        stored = StoredPassages(selector, doc_ids, self.output / "vectors", self.batch_tokens, self.workers)
         with progress_bar(desc="Embedding", unit="documents", total=len(doc_ids), show=self.progress) as bar:
             stored.embed(self._cut, self.state, bar.update)
         self.stored = stored
@@ -271,7 +275,7 @@ class _Selection:
         if self.stored is not None:
             scores = self.stored.score(query, doc_ids, documents)
         else:
-            scores = self.selector.score(query, documents, self.options.batch_tokens, self.workers)
+            scores = self.selector.score(query, documents, self.batch_tokens, self.workers)
         best = [best_first(passages, 1)[0] for passages in scores]
         advance(len(doc_ids))
         return {

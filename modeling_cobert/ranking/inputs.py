@@ -11,7 +11,7 @@ from torch import Tensor
 from ..collections.collection import Collection
 from ..collections.folds import Fold
 from ..data.candidates import Candidates, find_candidates
-from ..data.groups import GroupOptions
+from ..data.groups import Grouping, GroupOptions
 from ..data.rows import RowsFolder, load_rows
 from ..data.rows_card import split_file
 from ..reranking_cobert import own_relevance
@@ -51,17 +51,17 @@ def chosen_queries(
 
 def check_groups(ranker: Ranker, options: GroupOptions) -> None:
     """Groups that the model cannot read are an error; prototypes that its calibrator misses, a warning."""
-    config, options = ranker.model.config, ranker.group_options(options)
-    if config.use_scorer and config.scorer_positions and options.group_size > config.group_size:
+    config, grouping = ranker.model.config, ranker.group_options(options)
+    if config.use_scorer and config.scorer_positions and grouping.group_size > config.group_size:
         raise ValueError(
-            f"groups of {options.group_size}, but the model's scorer has positions for {config.group_size}: give "
+            f"groups of {grouping.group_size}, but the model's scorer has positions for {config.group_size}: give "
             f"--group_size {config.group_size}"
         )
-    if config.use_calibrator and (options.prototypes == "none" or not options.num_prototypes):
+    if config.use_calibrator and (grouping.prototypes == "none" or not grouping.num_prototypes):
         logger.warning("no prototypes, so the model's calibrator has nothing to work with")
 
 
-def grouping_for(ranker: Ranker, options: GroupOptions, selector: str) -> GroupOptions:
+def grouping_for(ranker: Ranker, options: GroupOptions, selector: str) -> Grouping:
     """The options for lists that `selector` has scored: the best of one that keeps the order are the first."""
     chosen = ranker.group_options(options)
     if selector == "first-stage" and chosen.prototypes == "selector":
@@ -114,11 +114,13 @@ class RowsInputs:
         return {query_id: self.rows.run[query_id] for query_id in self.query_ids}
 
     def settings(self, ranker: Ranker) -> dict:
+        """Everything but the model that the result depends on, with fingerprints."""
         files = {split: file_sha256(self.rows.folder / split_file(split)) for split in self.rows.splits}
         grouping = asdict(ranker.group_options(self.options))
         return {"inputs": "rows", "rows": self.rows.fingerprint, "files": files, "grouping": grouping}
 
     def check(self, ranker: Ranker) -> None:
+        """Raises, before any work, what would be wrong with this model on these inputs."""
         check_groups(ranker, self.options)
         for name in ("passage_words", "passage_overlap", "passage_title"):
             here, own = self.rows.settings[name], getattr(ranker.model.config, name)
@@ -127,6 +129,7 @@ class RowsInputs:
         ranker.check_queries(self.queries)
 
     def encode(self, ranker: Ranker, query_id: str, advance: Callable | None = None) -> EncodedQuery:
+        """One query, encoded."""
         row, options = self.rows.row(query_id), grouping_for(ranker, self.options, self.rows.settings["selector"])
         if self.vectors is not None:
             vectors = self.vectors(query_id).to(ranker.model.device)
@@ -141,7 +144,6 @@ class RowsInputs:
             selector_scores=row["selector_scores"],
             grouping=options,
             prototypes=options.choose_prototypes(row["selector_scores"]),
-            grades=row["grades"],
         )
 
 

@@ -17,8 +17,8 @@ from .ranker import Inputs, Ranker
 class InputOptions(CollectionOptions):
     """What is re-ranked: prepared rows, or a collection and a run."""
 
-    collection: str | None = field(
-        default=None, metadata={"help": "Instead of rows: a folder (BEIR or TREC files), irds:<id>, or demo."}
+    collection: str = field(
+        default="", metadata={"help": "Instead of rows: a folder (BEIR or TREC files), irds:<id>, or demo."}
     )
     rows: str | None = field(default=None, metadata={"help": "A folder of rows that cobert prepare made."})
     run: str | None = field(default=None, metadata={"help": "With a collection: the TREC run to re-rank."})
@@ -32,7 +32,7 @@ class InputOptions(CollectionOptions):
         """Opens what is to be re-ranked."""
         if self.qrels is not None and not Path(self.qrels).is_file():
             raise FileNotFoundError(f"{self.qrels}: no such file of judgments")
-        if (self.rows is None) == (self.collection is None):
+        if (self.rows is None) == (not self.collection):
             raise ValueError("give either --rows, or --collection and --run")
         if self.rows is not None:
             for name in ("run", "queries", "documents"):

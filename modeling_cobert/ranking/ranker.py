@@ -3,14 +3,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 import torch
 from accelerate import PartialState
 from torch import Tensor
 
-from ..data.groups import GroupOptions
+from ..data.groups import Grouping, GroupOptions
+from ..data.selection import selector_sha256
 from ..grouping_cobert import merge_spans
 from ..modeling_cobert import CoBertForGroupwiseRanking
 from ..passages_cobert import PairTokenizer, default_batch_tokens, map_rows
@@ -23,6 +24,10 @@ from ..steps.shards import QueryShards
 from .loading import load_cobert
 from .ties import strict_scores
 
+if TYPE_CHECKING:
+    from .inputs import CollectionInputs, RowsInputs
+
+Inputs: TypeAlias = "RowsInputs | CollectionInputs"  # what is to be re-ranked
 SCHEMA = pa.schema([("query_id", pa.string()), ("doc_ids", pa.list_(pa.string())), ("scores", pa.list_(pa.float64()))])
 
 
@@ -36,9 +41,8 @@ class EncodedQuery:
         doc_ids, texts (`list[str]`): the candidates' ids, and what of each a reader may be shown.
         vectors (`torch.Tensor` of shape `(documents, hidden)`): the vectors r_j.
         selector_scores (`list[float]`): one each.
-        grouping ([`GroupOptions`]): how the list is cut into groups, and what the prototypes are.
+        grouping ([`Grouping`]): how the list is cut into groups, and what the prototypes are.
         prototypes (`list[int]`): the places of the feedback documents, best first.
-        grades (`list[int]`, *optional*): one each, where the inputs have them.
     """
 
     query_id: str
@@ -47,35 +51,12 @@ class EncodedQuery:
     texts: list[str]
     vectors: Tensor
     selector_scores: list[float]
-    grouping: GroupOptions
+    grouping: Grouping
     prototypes: list[int]
-    grades: list[int] | None = None
 
     @property
     def groups(self) -> list[tuple[int, int]]:
         return self.grouping.spans(len(self.doc_ids))
-
-
-class Inputs(Protocol):
-    """What is to be re-ranked: [`RowsInputs`] or [`CollectionInputs`]."""
-
-    name: str
-    tag: str
-    k: int
-    queries: dict[str, str]
-    run: dict[str, dict[str, float]]
-    qrels: dict[str, dict[str, int]] | None
-    skipped: dict[str, int]
-    options: GroupOptions
-
-    def settings(self, ranker: "Ranker") -> dict:
-        """Everything but the model that the result depends on, with fingerprints."""
-
-    def check(self, ranker: "Ranker") -> None:
-        """Raises, before any work, what would be wrong with this model on these inputs."""
-
-    def encode(self, ranker: "Ranker", query_id: str, advance: Callable | None = None) -> EncodedQuery:
-        """One query, encoded."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +88,8 @@ class Ranker:
         """Loads a folder or Hub id, by [`load_cobert`]."""
         if batch_tokens is not None and batch_tokens < 1:
             raise ValueError(f"batch_tokens must be at least 1, got {batch_tokens}")
-        return cls.wrap(load_cobert(name, dtype).to(device), selector, batch_tokens)
+        model = load_cobert(name, dtype).to(device)  # type: ignore[arg-type]  # transformers wraps `to` without types
+        return cls.wrap(model, selector, batch_tokens)
 
     @classmethod
     def wrap(cls, model, selector: str | None = None, batch_tokens: int | None = None) -> "Ranker":
@@ -126,8 +108,8 @@ class Ranker:
         """The selector's weights; `None` for one that has none of its own."""
         if self.selector in BUILT_IN:
             return None
-        selector = self.model.text_side.find_selector(self.selector, self.model.config.max_length, self.model.device)
-        return model_sha256(selector.model, selector.pairs.tokenizer)
+        model = self.model
+        return selector_sha256(model.text_side.find_selector(self.selector, model.config.max_length, model.device))
 
     @torch.inference_mode()
     def encode_documents(
@@ -165,7 +147,7 @@ class Ranker:
         calibrated, _ = self.calibrate(encoded.vectors, encoded.prototypes)
         return self.score_list(calibrated, encoded.groups)
 
-    def group_options(self, options: GroupOptions) -> GroupOptions:
+    def group_options(self, options: GroupOptions) -> Grouping:
         """The options with the model's own sizes where none are given, and no prototypes without a calibrator."""
         chosen = options.of_model(self.model.config)
         return chosen if self.model.config.use_calibrator else replace(chosen, num_prototypes=0)

@@ -21,14 +21,16 @@ def seen_queries(model: str | os.PathLike | None) -> dict[str, list[str]]:
         model (`str` or `os.PathLike`, *optional*): folder or Hub id, of a final model or of a checkpoint. Where there
             is no such note, as beside foreign models, nothing is known.
     """
-    for name in (SETTINGS, COMPLETE) if model is not None else ():
+    if model is None:
+        return {}
+    for name in (SETTINGS, COMPLETE):
         content = _read_note(os.fspath(model), name)
         if isinstance(content, dict) and isinstance(content.get("seen"), dict):
             return {str(collection): [str(q) for q in ids] for collection, ids in content["seen"].items()}
     return {}
 
 
-def add_seen(seen: Mapping[str, Iterable[str]], collection: str, query_ids: Iterable[str]) -> dict[str, list[str]]:
+def add_seen(seen: Mapping[str, list[str]], collection: str, query_ids: Iterable[str]) -> dict[str, list[str]]:
     """`seen` with the queries that a training will add."""
     return {**seen, collection: sorted({*seen.get(collection, ()), *query_ids})}
 

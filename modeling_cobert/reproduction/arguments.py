@@ -113,8 +113,8 @@ class SystemOptions:
 class PassageOptions(SelectionOptions):
     """How documents are cut and their best passages selected, for all systems but BERT-QE."""
 
-    selector: str | None = field(
-        default=None, metadata={"help": "What picks passages and prototypes; by default the encoder's checkpoint."}
+    selector: str = field(
+        default="", metadata={"help": "What picks passages and prototypes; by default the encoder's checkpoint."}
     )
 
     def __post_init__(self):

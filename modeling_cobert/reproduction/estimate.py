@@ -30,7 +30,7 @@ from ..selection_cobert import BUILT_IN
 from ..steps.folders import SETTINGS, read_settings
 from ..training.arguments import VARIANTS
 from .arguments import SystemOptions
-from .rows import COST, Row
+from .rows import COST, Row, TrainedRow
 from .work import Reproduction
 
 # A step of training: forward, and a backward pass of twice as much.
@@ -163,23 +163,21 @@ class Estimator:
     @cached_property
     def _splits(self) -> list[tuple[int, int, int]]:
         """Queries to train, validate and test on, for each training of a row."""
-        folds = self.work.view.folds()
-        if folds is not None:
-            return [(len(fold.train), len(fold.validation), len(fold.test)) for fold in folds]
-        splits = plan_splits(self.work.view, list(self.work.view.queries()), skip_missing=True).splits
-        return [tuple(len(splits[name]) for name in ("train", "validation", "test"))]
+        view = self.work.view
+        folds = view.folds() or plan_splits(view, list(view.queries()), skip_missing=True).turns
+        return [(len(fold.train), len(fold.validation), len(fold.test)) for fold in folds]
 
     def of(self, name: str) -> Estimate:
         """What a row takes from nothing, its share of the work with others left out."""
         if name == COST:
             return Estimate()
         row = self.work.rows[name]
-        if row.kind == "groups":
-            sizes = _group_sizes(self.workload.documents, row)
+        if isinstance(row, TrainedRow) and row.kind == "groups":
+            sizes = [float(end - start) for start, end in row.groups.spans(self.workload.documents)]
             return self._training(row, sizes, sizes)
-        if row.kind == "maxp":
-            passages = self.workload.passages / self.workload.queries
-            return self._training(row, self._chunks(row, self._training_passages()), self._chunks(row, passages))
+        if isinstance(row, TrainedRow):
+            n, passages = row.groups.group_size, self.workload.passages / self.workload.queries
+            return self._training(row, _chunks(n, self._training_passages()), _chunks(n, passages))
         if row.kind == "bert-qe":
             work = self.workload
             queries = sum(validation + test for _, validation, test in self._splits)
@@ -203,13 +201,7 @@ class Estimator:
         passages = work.passages / (work.queries * work.documents)
         return work.documents + min(relevant, work.documents) * (min(passages, MaxPOptions.positive_passages) - 1)
 
-    @staticmethod
-    def _chunks(row: Row, passages: float) -> list[float]:
-        return [row.groups.group_size] * (math.ceil(passages / row.groups.group_size) - 1) + [
-            passages - row.groups.group_size * (math.ceil(passages / row.groups.group_size) - 1)
-        ]
-
-    def _training(self, row: Row, train: list[float], test: list[float]) -> Estimate:
+    def _training(self, row: TrainedRow, train: list[float], test: list[float]) -> Estimate:
         """One training a fold; `train` and `test` are the sizes of a query's groups."""
         args, m = self.work.training_args, row.groups.num_prototypes
         variant = {"use_calibrator": True, "use_scorer": True} | VARIANTS[row.variant]
@@ -245,7 +237,7 @@ class Estimator:
             entries.append((name, state, self.of(name)))
         left = sum((estimate for _, state, estimate in entries if state != "done"), Estimate())
         rows = [_line(*entry, speed) for entry in (*entries, ("still to do", "", left))]
-        trainings = [self.work.rows[name] for name in self.work.todo if name != COST and self.work.rows[name].trained]
+        trainings = [name for name in self.work.todo if isinstance(self.work.rows.get(name), TrainedRow)]
         notes = [
             f"{len(trainings)} rows are trained, each in {len(self._splits)} folds: "
             f"{len(trainings) * len(self._splits)} models in all",
@@ -260,8 +252,10 @@ class Estimator:
         return Table(columns, rows, f"What would be done on {self.work.view.name}", notes, text_columns=2)
 
 
-def _group_sizes(documents: int, row: Row) -> list[float]:
-    return [float(end - start) for start, end in row.groups.spans(documents)]
+def _chunks(size: int, passages: float) -> list[float]:
+    """The sizes of groups of passages: all full but the last."""
+    full = math.ceil(passages / size) - 1
+    return [float(size)] * full + [passages - size * full]
 
 
 def _line(name: str, state: str, estimate: Estimate, speed: float | None) -> list[str]:

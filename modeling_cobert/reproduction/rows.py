@@ -1,18 +1,18 @@
 """The rows of the paper's tables: what each is made of, what it needs first, and how it is called in `--only`."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from ..data.groups import GroupOptions
+from ..data.groups import Grouping
 
 COST = "cost"
 STUDY = {"batch": "batch size", "m": "m, prototypes of a query", "o": "o, candidates that two groups share"}
 
 
-def grouping(row: str, size: int, prototypes: int, overlap: int) -> GroupOptions:
+def grouping(row: str, size: int, prototypes: int, overlap: int) -> Grouping:
     """Groups of n candidates, m prototypes (0 for none) and o shared candidates; an error names the row."""
     try:
-        return GroupOptions(prototypes, size, overlap, "selector" if prototypes else "none")
+        return Grouping(prototypes, size, overlap, "selector" if prototypes else "none")
     except ValueError as error:
         raise ValueError(f"row {row}: {error}") from None
 
@@ -29,7 +29,7 @@ class Row:
             best passages), or `"bert-qe"`.
         model (`str`, *optional*): the first-stage model.
         variant, feed_order (`str`, *optional*): as for `train_cobert.py`.
-        groups ([`GroupOptions`], *optional*): what it trains on.
+        groups ([`Grouping`], *optional*): what it trains on.
         start (`str`, *optional*): the option with the checkpoint that its encoder starts from.
         expanded (`bool`, *optional*, defaults to `False`): whether it reads the expanded queries.
         needs (`tuple[str, ...]`, *optional*): rows that must be done before.
@@ -42,15 +42,19 @@ class Row:
     model: str | None = None
     variant: str | None = None
     feed_order: str = "shuffled"
-    groups: GroupOptions | None = None
+    groups: Grouping | None = None
     start: str = "encoder"
     expanded: bool = False
     needs: tuple[str, ...] = ()
     study: tuple[str, int] | None = None
 
-    @property
-    def trained(self) -> bool:
-        return self.kind in ("maxp", "groups")
+
+@dataclass(frozen=True)
+class TrainedRow(Row):
+    """One of kind `"maxp"` or `"groups"`."""
+
+    variant: str = field(kw_only=True)
+    groups: Grouping = field(kw_only=True)
 
 
 def effectiveness_rows(batch: int, prototypes: int, overlap: int) -> list[Row]:
@@ -59,33 +63,27 @@ def effectiveness_rows(batch: int, prototypes: int, overlap: int) -> list[Row]:
     # Without prototypes a batch is all candidates. The paper's cost table has 1,024 sequences a query for its
     # scorer-only row, which is 16 groups of 64 that share nothing.
     alone = grouping("bert-base", batch, 0, 0)
+    maxp = TrainedRow("bert-base-maxp", "BERT-Base MaxP", "maxp", variant="neither", groups=alone, start="bert")
+    cobert = TrainedRow("cobert", "Co-BERT", "groups", variant="full", groups=paper)
     return [
         Row("bm25+rm3", "BM25+RM3", "first-stage", model="bm25+rm3"),
         Row("dph+kl", "DPH+KL", "first-stage", model="dph+kl"),
-        Row(
-            "filtered-google-questions",
-            "FilteredGoogleQuestions",
-            "maxp",
-            variant="neither",
-            groups=alone,
-            start="bert",
-            expanded=True,
-        ),
-        Row("bert-base-maxp", "BERT-Base MaxP", "maxp", variant="neither", groups=alone, start="bert"),
-        Row("bert-base", "BERT-Base (MS Marco)", "groups", variant="neither", groups=alone),
+        replace(maxp, name="filtered-google-questions", label="FilteredGoogleQuestions", expanded=True),
+        maxp,
+        TrainedRow("bert-base", "BERT-Base (MS Marco)", "groups", variant="neither", groups=alone),
         Row("bert-qe", "BERT-QE-BBB", "bert-qe", needs=("bert-base",)),
-        Row("calibrator", "Co-BERT, calibrator only", "groups", variant="calibrator", groups=paper),
-        Row("scorer", "Co-BERT, scorer only", "groups", variant="scorer", groups=alone),
-        Row("cobert", "Co-BERT", "groups", variant="full", groups=paper),
-        Row("no-residual", "Co-BERT without residual", "groups", variant="no_residual", groups=paper),
-        Row("initial-order", "Co-BERT, fed in initial order", "groups", None, "full", "initial", paper),
-        Row("reversed-order", "Co-BERT, fed in reversed order", "groups", None, "full", "reversed", paper),
+        TrainedRow("calibrator", "Co-BERT, calibrator only", "groups", variant="calibrator", groups=paper),
+        TrainedRow("scorer", "Co-BERT, scorer only", "groups", variant="scorer", groups=alone),
+        cobert,
+        TrainedRow("no-residual", "Co-BERT without residual", "groups", variant="no_residual", groups=paper),
+        replace(cobert, name="initial-order", label="Co-BERT, fed in initial order", feed_order="initial"),
+        replace(cobert, name="reversed-order", label="Co-BERT, fed in reversed order", feed_order="reversed"),
     ]
 
 
 def study_groupings(
     batch: int, prototypes: int, overlap: int, batches: Iterable[int], ms: Iterable[int], overlaps: Iterable[int]
-) -> dict[str, dict[int, GroupOptions]]:
+) -> dict[str, dict[int, Grouping]]:
     """Hyper-parameter to value to groups: one value is varied, the others (the batch size for m too) stay."""
     return {
         "batch": {value: grouping(f"batch-{value}", value - prototypes, prototypes, overlap) for value in batches},
@@ -94,10 +92,10 @@ def study_groupings(
     }
 
 
-def study_rows(studied: Mapping[str, Mapping[int, GroupOptions]], paper: GroupOptions) -> list[Row]:
+def study_rows(studied: Mapping[str, Mapping[int, Grouping]], paper: Grouping) -> list[TrainedRow]:
     """The trainings of the hyper-parameter study; the one with the paper's own values is the row `cobert`."""
     return [
-        Row(
+        TrainedRow(
             f"{name}-{value}",
             f"Co-BERT, {name} = {value}",
             "groups",

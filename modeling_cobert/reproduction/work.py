@@ -32,7 +32,7 @@ from ..training.arguments import VARIANTS, CoBertTrainingArguments, DataOptions,
 from ..training.initial import source_name
 from ..training.train import DECISIVE, summarize, train
 from .arguments import PassageOptions, ReproductionOptions, SystemOptions, check_training
-from .rows import Row, chosen_rows, effectiveness_rows, grouping, study_groupings, study_rows
+from .rows import Row, TrainedRow, chosen_rows, effectiveness_rows, grouping, study_groupings, study_rows
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +93,8 @@ class Reproduction:
 
     @cached_property
     def expanded(self) -> CollectionView:
-        return expanded_view(self.view, self.systems.expanded_queries)
+        path = self.systems.expanded_queries
+        return self.view if path is None else expanded_view(self.view, path)
 
     @cached_property
     def _sources(self) -> dict[str, str | None]:
@@ -120,7 +121,7 @@ class Reproduction:
         used = ["queries", "qrels", "folds"]
         used += ["bm25_run" if row.model == "bm25+rm3" else "run"]
         used += ["expanded_queries"] if row.expanded else []
-        settings = {
+        settings: dict = {
             "step": STEP,
             "format": 1,
             "row": {key: value for key, value in asdict(row).items() if key != "label"},
@@ -132,7 +133,7 @@ class Reproduction:
             names = ("qe_passage_words", "qe_passage_overlap", "qe_max_length")
             before = {name: json_sha256(self.settings(self.rows[name])) for name in row.needs}
             return settings | {name: getattr(systems, name) for name in names} | {"needs": before}
-        if not row.trained:
+        if not isinstance(row, TrainedRow):
             return settings
         parts = [row.start, *(["selector"] if row.kind == "groups" else []), *self._parts(row)]
         names = ("passage_words", "passage_overlap", "passage_title", "max_length")
@@ -150,7 +151,7 @@ class Reproduction:
         return args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
 
     @staticmethod
-    def _parts(row: Row) -> list[str]:
+    def _parts(row: TrainedRow) -> list[str]:
         return [part for part in ("calibrator", "scorer") if VARIANTS[row.variant].get(f"use_{part}", True)]
 
     def folder(self, name: str) -> Path:
@@ -172,7 +173,7 @@ class Reproduction:
             if (self.folder(name) / SETTINGS).exists():
                 claim_folder(self.folder(name), self.settings(self.rows[name]))
         for row in (self.rows[name] for name in self.todo if name in self.rows):
-            if row.trained:
+            if isinstance(row, TrainedRow):
                 self._check_lengths(row.start, row.expanded)
 
     @cache  # noqa: B019  one object lives as long as the program
@@ -247,8 +248,10 @@ class Reproduction:
             logger.info("%s: done before", name)
             return
         logger.info("%s: begins", name)
-        make = {"first-stage": self._rank, "groups": self._train, "maxp": self._train, "bert-qe": self._expand}
-        run = make[row.kind](row, folder)
+        if isinstance(row, TrainedRow):
+            run = self._train(row, folder)
+        else:
+            run = self._expand(folder) if row.model is None else self._rank(row.model)
         if self.process.is_main_process:
             run = {query_id: run[query_id] for query_id in self.qrels if query_id in run}
             write_run(folder / RUN, run, name)
@@ -257,30 +260,29 @@ class Reproduction:
             write_settings(folder, self.settings(row), counts)  # last: it is the mark that all is done
         self.process.wait_for_everyone()
 
-    def _rank(self, row: Row, folder: Path) -> Mapping[str, Mapping[str, float]]:
+    def _rank(self, model: str) -> Mapping[str, Mapping[str, float]]:
         """A first stage, as deep as what is re-ranked."""
-        run = read_run(self.first_stage(row.model))
+        run = read_run(self.first_stage(model))
         return {query_id: dict(list(scores.items())[: self.selection.k]) for query_id, scores in run.items()}
 
-    def _train(self, row: Row, folder: Path) -> Mapping[str, Mapping[str, float]]:
+    def _train(self, row: TrainedRow, folder: Path) -> Mapping[str, Mapping[str, float]]:
         if row.kind == "maxp":
             made = self.maxp(row.expanded)
-            data = {"rows": str(made / "test"), "train_rows": str(made / "train")}
+            data = DataOptions(str(made / "test"), str(made / "train"), feed_order=row.feed_order)
         else:
-            data = {"rows": str(self.prepared)}
+            data = DataOptions(str(self.prepared), feed_order=row.feed_order)
         systems, args = self.systems, copy.copy(self.training_args)
         top = folder / "training"
         args.output_dir = str(top)
-        parts = {part: systems.part(part) for part in self._parts(row)}
+        parts: dict = {part: systems.part(part) for part in self._parts(row)}
         parts |= {f"{part}_layers": getattr(systems, f"{part}_layers") for part in self._parts(row)}
         if row.name == "bert-base":
             parts["encoder_pooling"] = "pooler"  # BERT-QE takes it as a cross-encoder, whose head reads the pooler
         start = getattr(systems, row.start)
         model = ModelOptions(encoder=start, variant=row.variant, max_length=self.selection.max_length, **parts)
-        rows, results = load_rows(data["rows"]), []
+        rows, results = load_rows(data.rows), []
         for number in [None] if rows.folds is None else range(1, len(rows.folds) + 1):
-            fold = None if number is None else str(number)
-            chosen = DataOptions(**data, fold=fold, feed_order=row.feed_order)
+            chosen = replace(data, fold=None if number is None else str(number))
             results.append(train(model, chosen, row.groups, args))
             self._clean(top if number is None else top / f"fold-{number}")
         if rows.folds is None:
@@ -296,7 +298,7 @@ class Reproduction:
             for checkpoint in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
                 shutil.rmtree(checkpoint)
 
-    def _expand(self, row: Row, folder: Path) -> Mapping[str, Mapping[str, float]]:
+    def _expand(self, folder: Path) -> Mapping[str, Mapping[str, float]]:
         """BERT-QE with the models of the row BERT-Base (MS Marco), each for the queries that it did not see."""
         trained, exported = self.folder("bert-base") / "training", folder / "cross-encoders"
         folds = self.view.folds()
@@ -307,7 +309,9 @@ class Reproduction:
                     export_cross_encoder(trained if folds is None else trained / name, exported / name)
         model, systems = str(exported / ("model" if folds is None else "fold-{fold}")), self.systems
         options = BertQeOptions(
-            *[model] * 3,
+            model,
+            model,
+            model,
             k=self.selection.k,
             passage_words=systems.qe_passage_words,
             passage_overlap=systems.qe_passage_overlap,

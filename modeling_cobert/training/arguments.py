@@ -133,6 +133,7 @@ class CoBertTrainingArguments(TrainingArguments):
     the epoch with the best validation nDCG@20. Adam is AdamW with `weight_decay` 0, which is Hugging Face's default.
     """
 
+    output_dir: str = field(default="trainer_output", metadata={"help": "Where the model and its checkpoints go."})
     per_device_train_batch_size: int = field(
         default=1, metadata={"help": "Groups a step and device; a group is n candidates with their m prototypes."}
     )

@@ -61,14 +61,14 @@ class FrozenVectors:
             self.count += len(row["passages"])
         self.folder = Path(folder) / str(made)[:32]
         self.paths = [self.folder / f"{number:05d}.safetensors" for number in range(len(self.files))]
-        self._opened: dict[int, object] = {}
+        self._opened: dict[int, safe_open] = {}
 
     def __call__(self, query_id: str) -> Tensor:
         """The vectors `(documents, hidden)` of a query's candidates."""
         number, start, end = self.places[query_id]
         if number not in self._opened:
-            self._opened[number] = safe_open(self.paths[number], "pt").get_slice("vectors")
-        return self._opened[number][start:end]
+            self._opened[number] = safe_open(self.paths[number], "pt")
+        return self._opened[number].get_slice("vectors")[start:end]
 
     def encode(self, batch_tokens: int | None = None, state: PartialState | None = None) -> None:
         """

@@ -54,7 +54,7 @@ def encoder_in_chunks(model: CoBertForGroupwiseRanking, chunk_size: int | None) 
         vectors = [checkpoint(encode, *chunk, use_reentrant=False) for chunk in chunks[:-1]]
         return torch.cat([*vectors, encode(*chunks[-1])])  # (pairs, hidden)
 
-    model.encode = encode_chunks
+    vars(model)["encode"] = encode_chunks
     try:
         yield
     finally:

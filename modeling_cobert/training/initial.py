@@ -3,6 +3,7 @@
 import logging
 import os
 from pathlib import Path
+from typing import TypeVar
 
 from ..data.groups import GroupOptions
 from ..modeling_cobert import CoBertForGroupwiseRanking
@@ -14,6 +15,7 @@ logger = logging.getLogger(__name__)
 
 # How the rows were made is how the model must cut and select when it ranks by itself.
 FROM_ROWS = ("selector", "passage_words", "passage_overlap", "passage_title")
+Checkpoint = TypeVar("Checkpoint", str, str | None)
 GROUPS = ("num_prototypes", "group_size", "group_overlap")
 
 
@@ -82,7 +84,7 @@ def variant_of(config) -> str:
     return "calibrator, no residual"
 
 
-def in_fold(path: str | None, fold: int | None) -> str | None:
+def in_fold(path: Checkpoint, fold: int | None) -> Checkpoint:
     """A path with the fold's number in the place of `{fold}`."""
     if path is None or "{fold}" not in path:
         return path

@@ -43,6 +43,8 @@ class GroupTrainer(Trainer):
         kwargs: as for `Trainer`. `train_dataset` is a [`GroupView`], `eval_dataset` a [`RowsInputs`].
     """
 
+    eval_dataset: RowsInputs
+
     def __init__(self, *args, feed_order: str = "shuffled", note: dict | None = None, card=None, **kwargs):
         training_args = kwargs["args"]
         measures = list(DEFAULT_MEASURES)
@@ -74,7 +76,7 @@ class GroupTrainer(Trainer):
         losses = [loss for query_id in inputs.query_ids for loss in found[query_id][1]]
         return {query_id: found[query_id][0] for query_id in inputs.query_ids}, math.fsum(losses) / len(losses)
 
-    def evaluate(self, eval_dataset: RowsInputs | None = None, ignore_keys=None, metric_key_prefix: str = "eval"):
+    def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval"):
         inputs, start = self.eval_dataset if eval_dataset is None else eval_dataset, time.time()
         with self.compute_loss_context_manager():  # autocast, where the training has it
             run, loss = self.rank(inputs)
@@ -169,9 +171,9 @@ def _rank(ranker: Ranker, inputs: RowsInputs, query_id: str) -> tuple[dict[str, 
     """One query's strict scores, and the loss of each of its groups."""
     encoded = inputs.encode(ranker, query_id)
     calibrated, _ = ranker.calibrate(encoded.vectors, encoded.prototypes)
-    logits = ranker.score_groups(calibrated, encoded.groups)
+    logits, grades = ranker.score_groups(calibrated, encoded.groups), inputs.rows.row(query_id)["grades"]
     losses = [
-        ranking_loss(ranker.model.config.loss, torch.tensor([group]), torch.tensor([encoded.grades[start:end]])).item()
+        ranking_loss(ranker.model.config.loss, torch.tensor([group]), torch.tensor([grades[start:end]])).item()
         for group, (start, end) in zip(logits, encoded.groups, strict=True)
     ]
     return strict_scores(encoded.doc_ids, ranker.merge(encoded.groups, logits)), losses
