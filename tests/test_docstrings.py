@@ -7,8 +7,17 @@ import re
 
 import pytest
 import tiny
+from tiny_rows import GROUPS, make_rows
+from transformers import PrinterCallback
 
 import modeling_cobert
+from modeling_cobert.data.collator import GroupCollator
+from modeling_cobert.data.groups import GroupView
+from modeling_cobert.data.rows import load_rows
+from modeling_cobert.passages_cobert import PairTokenizer
+from modeling_cobert.ranking.loading import load_cobert
+from modeling_cobert.training.arguments import CoBertTrainingArguments
+from modeling_cobert.training.trainer import GroupTrainer
 
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
@@ -19,19 +28,12 @@ SKIPPED = {
     "modeling_cobert.collections.folds": "not yet",
     "modeling_cobert.collections.trec": "not yet",
     "modeling_cobert.cost.macs": "not yet",
-    "modeling_cobert.data.collator": "not yet",
-    "modeling_cobert.data.groups": "not yet",
     "modeling_cobert.evaluation.measures": "not yet",
     "modeling_cobert.evaluation.report": "not yet",
     "modeling_cobert.evaluation.significance": "not yet",
-    "modeling_cobert.ranking.ranker": "not yet",
-    "modeling_cobert.reproduction.work": "not yet",
     "modeling_cobert.retrieval.analysis": "not yet",
     "modeling_cobert.retrieval.first_stage": "not yet",
     "modeling_cobert.steps.files": "not yet",
-    "modeling_cobert.training.frozen": "not yet",
-    "modeling_cobert.training.gradient_cache": "not yet",
-    "modeling_cobert.training.interruption": "not yet",
 }
 
 
@@ -58,16 +60,42 @@ def folder(tmp_path_factory):
     root = tmp_path_factory.mktemp("examples")
     tiny.checkpoint(root / "models" / "cobert")
     tiny.bert_checkpoint(root / "models" / "cross-encoder", labels=1, max_position_embeddings=256)
+    make_rows(root / "prepared" / "demo" / "rows", folds=3)
     return root
 
 
+@pytest.fixture(scope="module")
+def names(folder):
+    """What the examples of training speak of without making it."""
+    model, rows = load_cobert(folder / "models" / "cobert"), load_rows(folder / "prepared" / "demo" / "rows")
+    groups = GroupView(rows.dataset(rows.folds[0].train), GROUPS)
+    collator = GroupCollator(PairTokenizer(model.find_tokenizer(), max_length=32), model.num_prototypes)
+    args = CoBertTrainingArguments(
+        str(folder / "out"), max_steps=1, use_cpu=True, eval_strategy="no", save_strategy="no"
+    )
+    trainer = GroupTrainer(model=model, args=args, train_dataset=groups, data_collator=collator)
+    trainer.remove_callback(PrinterCallback)
+    return {
+        "model": model,
+        "tokenizer": model.find_tokenizer(),
+        "rows": rows,
+        "fold": rows.folds[0],
+        "options": GROUPS,
+        "GroupView": GroupView,
+        "groups": groups,
+        "batch": collator([groups[0]]),
+        "trainer": trainer,
+    }
+
+
 @pytest.mark.parametrize(("module", "test"), EXAMPLES, ids=[test.name for _, test in EXAMPLES])
-def test_example(module, test, folder, monkeypatch):
+def test_example(module, test, folder, names, monkeypatch):
     if module in SKIPPED:
         pytest.skip(SKIPPED[module])
     monkeypatch.chdir(folder)
     told: list[str] = []
     runner = doctest.DocTestRunner(optionflags=OPTIONS)
+    test.globs = names | test.globs
     runner.run(test, out=told.append)
     assert not runner.failures, "".join(told)
 
