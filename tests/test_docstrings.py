@@ -7,21 +7,19 @@ import re
 
 import pytest
 import tiny
+from tiny_rows import GROUPS, make_rows
+from transformers import PrinterCallback
 
 import modeling_cobert
+from modeling_cobert.data.collator import GroupCollator
+from modeling_cobert.data.groups import GroupView
+from modeling_cobert.data.rows import load_rows
+from modeling_cobert.passages_cobert import PairTokenizer
+from modeling_cobert.ranking.loading import load_cobert
+from modeling_cobert.training.arguments import CoBertTrainingArguments
+from modeling_cobert.training.trainer import GroupTrainer
 
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-
-# Modules whose examples do not run yet; this list is to become empty.
-SKIPPED = {
-    "modeling_cobert.data.collator": "not yet",
-    "modeling_cobert.data.groups": "not yet",
-    "modeling_cobert.ranking.ranker": "not yet",
-    "modeling_cobert.reproduction.work": "not yet",
-    "modeling_cobert.training.frozen": "not yet",
-    "modeling_cobert.training.gradient_cache": "not yet",
-    "modeling_cobert.training.interruption": "not yet",
-}
 
 
 class FencedParser(doctest.DocTestParser):
@@ -31,11 +29,11 @@ class FencedParser(doctest.DocTestParser):
         return super().parse(re.sub(r"^[ \t]*```.*$", "", string, flags=re.MULTILINE), name)
 
 
-def examples() -> list[tuple[str, doctest.DocTest]]:
-    """Every docstring of the package with an example in it, and its module's name."""
+def examples() -> list[doctest.DocTest]:
+    """Every docstring of the package with an example in it."""
     finder = doctest.DocTestFinder(parser=FencedParser(), exclude_empty=True)
     names = sorted(module.name for module in pkgutil.walk_packages(modeling_cobert.__path__, "modeling_cobert."))
-    return [(name, test) for name in names for test in finder.find(importlib.import_module(name)) if test.examples]
+    return [test for name in names for test in finder.find(importlib.import_module(name)) if test.examples]
 
 
 EXAMPLES = examples()
@@ -47,20 +45,39 @@ def folder(tmp_path_factory):
     root = tmp_path_factory.mktemp("examples")
     tiny.checkpoint(root / "models" / "cobert")
     tiny.bert_checkpoint(root / "models" / "cross-encoder", labels=1, max_position_embeddings=256)
+    make_rows(root / "prepared" / "demo" / "rows", folds=3)
     return root
 
 
-@pytest.mark.parametrize(("module", "test"), EXAMPLES, ids=[test.name for _, test in EXAMPLES])
-def test_example(module, test, folder, monkeypatch):
-    if module in SKIPPED:
-        pytest.skip(SKIPPED[module])
+@pytest.fixture(scope="module")
+def names(folder):
+    """What the examples of training speak of without making it."""
+    model, rows = load_cobert(folder / "models" / "cobert"), load_rows(folder / "prepared" / "demo" / "rows")
+    groups = GroupView(rows.dataset(rows.folds[0].train), GROUPS)
+    collator = GroupCollator(PairTokenizer(model.find_tokenizer(), max_length=32), model.num_prototypes)
+    args = CoBertTrainingArguments(
+        str(folder / "out"), max_steps=1, use_cpu=True, eval_strategy="no", save_strategy="no"
+    )
+    trainer = GroupTrainer(model=model, args=args, train_dataset=groups, data_collator=collator)
+    trainer.remove_callback(PrinterCallback)
+    return {
+        "model": model,
+        "tokenizer": model.find_tokenizer(),
+        "rows": rows,
+        "fold": rows.folds[0],
+        "options": GROUPS,
+        "GroupView": GroupView,
+        "groups": groups,
+        "batch": collator([groups[0]]),
+        "trainer": trainer,
+    }
+
+
+@pytest.mark.parametrize("test", EXAMPLES, ids=[test.name for test in EXAMPLES])
+def test_example(test, folder, names, monkeypatch):
     monkeypatch.chdir(folder)
     told: list[str] = []
     runner = doctest.DocTestRunner(optionflags=OPTIONS)
+    test.globs = names | test.globs
     runner.run(test, out=told.append)
     assert not runner.failures, "".join(told)
-
-
-def test_what_is_skipped_has_examples():
-    assert set(SKIPPED) <= {module for module, _ in EXAMPLES}
-    assert not [name for name in SKIPPED if name.endswith("_cobert")]

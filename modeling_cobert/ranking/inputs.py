@@ -114,11 +114,13 @@ class RowsInputs:
         return {query_id: self.rows.run[query_id] for query_id in self.query_ids}
 
     def settings(self, ranker: Ranker) -> dict:
+        """Everything but the model that the result depends on, with fingerprints."""
         files = {split: file_sha256(self.rows.folder / split_file(split)) for split in self.rows.splits}
         grouping = asdict(ranker.group_options(self.options))
         return {"inputs": "rows", "rows": self.rows.fingerprint, "files": files, "grouping": grouping}
 
     def check(self, ranker: Ranker) -> None:
+        """Raises, before any work, what would be wrong with this model on these inputs."""
         check_groups(ranker, self.options)
         for name in ("passage_words", "passage_overlap", "passage_title"):
             here, own = self.rows.settings[name], getattr(ranker.model.config, name)
@@ -127,6 +129,7 @@ class RowsInputs:
         ranker.check_queries(self.queries)
 
     def encode(self, ranker: Ranker, query_id: str, advance: Callable | None = None) -> EncodedQuery:
+        """One query, encoded."""
         row, options = self.rows.row(query_id), grouping_for(ranker, self.options, self.rows.settings["selector"])
         if self.vectors is not None:
             vectors = self.vectors(query_id).to(ranker.model.device)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 import torch
@@ -24,6 +24,10 @@ from ..steps.shards import QueryShards
 from .loading import load_cobert
 from .ties import strict_scores
 
+if TYPE_CHECKING:
+    from .inputs import CollectionInputs, RowsInputs
+
+Inputs: TypeAlias = "RowsInputs | CollectionInputs"  # what is to be re-ranked
 SCHEMA = pa.schema([("query_id", pa.string()), ("doc_ids", pa.list_(pa.string())), ("scores", pa.list_(pa.float64()))])
 
 
@@ -53,43 +57,6 @@ class EncodedQuery:
     @property
     def groups(self) -> list[tuple[int, int]]:
         return self.grouping.spans(len(self.doc_ids))
-
-
-class Inputs(Protocol):
-    """What is to be re-ranked: [`RowsInputs`] or [`CollectionInputs`]."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def tag(self) -> str: ...
-
-    @property
-    def k(self) -> int: ...
-
-    @property
-    def queries(self) -> dict[str, str]: ...
-
-    @property
-    def run(self) -> dict[str, dict[str, float]]: ...
-
-    @property
-    def qrels(self) -> dict[str, dict[str, int]] | None: ...
-
-    @property
-    def skipped(self) -> dict[str, int]: ...
-
-    @property
-    def options(self) -> GroupOptions: ...
-
-    def settings(self, ranker: "Ranker") -> dict:
-        """Everything but the model that the result depends on, with fingerprints."""
-
-    def check(self, ranker: "Ranker") -> None:
-        """Raises, before any work, what would be wrong with this model on these inputs."""
-
-    def encode(self, ranker: "Ranker", query_id: str, advance: Callable | None = None) -> EncodedQuery:
-        """One query, encoded."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The rows of the paper's tables: what each is made of, what it needs first, and how it is called in `--only`."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..data.groups import Grouping
 
@@ -63,36 +63,21 @@ def effectiveness_rows(batch: int, prototypes: int, overlap: int) -> list[Row]:
     # Without prototypes a batch is all candidates. The paper's cost table has 1,024 sequences a query for its
     # scorer-only row, which is 16 groups of 64 that share nothing.
     alone = grouping("bert-base", batch, 0, 0)
+    maxp = TrainedRow("bert-base-maxp", "BERT-Base MaxP", "maxp", variant="neither", groups=alone, start="bert")
+    cobert = TrainedRow("cobert", "Co-BERT", "groups", variant="full", groups=paper)
     return [
         Row("bm25+rm3", "BM25+RM3", "first-stage", model="bm25+rm3"),
         Row("dph+kl", "DPH+KL", "first-stage", model="dph+kl"),
-        TrainedRow(
-            "filtered-google-questions",
-            "FilteredGoogleQuestions",
-            "maxp",
-            variant="neither",
-            groups=alone,
-            start="bert",
-            expanded=True,
-        ),
-        TrainedRow("bert-base-maxp", "BERT-Base MaxP", "maxp", variant="neither", groups=alone, start="bert"),
+        replace(maxp, name="filtered-google-questions", label="FilteredGoogleQuestions", expanded=True),
+        maxp,
         TrainedRow("bert-base", "BERT-Base (MS Marco)", "groups", variant="neither", groups=alone),
         Row("bert-qe", "BERT-QE-BBB", "bert-qe", needs=("bert-base",)),
         TrainedRow("calibrator", "Co-BERT, calibrator only", "groups", variant="calibrator", groups=paper),
         TrainedRow("scorer", "Co-BERT, scorer only", "groups", variant="scorer", groups=alone),
-        TrainedRow("cobert", "Co-BERT", "groups", variant="full", groups=paper),
+        cobert,
         TrainedRow("no-residual", "Co-BERT without residual", "groups", variant="no_residual", groups=paper),
-        *(
-            TrainedRow(
-                f"{order}-order",
-                f"Co-BERT, fed in {order} order",
-                "groups",
-                variant="full",
-                feed_order=order,
-                groups=paper,
-            )
-            for order in ("initial", "reversed")
-        ),
+        replace(cobert, name="initial-order", label="Co-BERT, fed in initial order", feed_order="initial"),
+        replace(cobert, name="reversed-order", label="Co-BERT, fed in reversed order", feed_order="reversed"),
     ]
 
 

@@ -93,7 +93,6 @@ class Reproduction:
 
     @cached_property
     def expanded(self) -> CollectionView:
-        """The collection with the expanded queries, where there are such."""
         path = self.systems.expanded_queries
         return self.view if path is None else expanded_view(self.view, path)
 

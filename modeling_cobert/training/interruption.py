@@ -33,7 +33,7 @@ class Interruption(TrainerCallback):
     >>> interruption = Interruption()
     >>> trainer.add_callback(interruption)
     >>> with interruption.listening():
-    ...     trainer.train()
+    ...     done = trainer.train()
     ```
     """
 

@@ -7,7 +7,7 @@ import tiny
 import torch
 
 from modeling_cobert.analysis.explanation import explain_query, explanation_section, scorer_attention
-from modeling_cobert.data.groups import GroupOptions
+from modeling_cobert.data.groups import Grouping
 from modeling_cobert.evaluation.report import render_report
 from modeling_cobert.ranking.ranker import EncodedQuery, Ranker
 
@@ -32,7 +32,7 @@ def make(tokenizer, variant: str, count: int = DOCUMENTS, **fields) -> tuple[Ran
         texts=[f"text <script>{i}</script>" for i in range(count)],
         vectors=vectors,
         selector_scores=selector_scores,
-        grouping=GroupOptions(model.num_prototypes, tiny.N, 2),
+        grouping=Grouping(model.num_prototypes, tiny.N, 2),
         prototypes=best,
     )
     return Ranker.wrap(model), encoded

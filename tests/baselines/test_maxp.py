@@ -17,7 +17,7 @@ from modeling_cobert.baselines.maxp import MaxPOptions, build_maxp, training_pas
 from modeling_cobert.collections.collection import open_collection
 from modeling_cobert.collections.trec import read_run
 from modeling_cobert.commands import export, maxp
-from modeling_cobert.data.groups import GroupOptions, GroupView
+from modeling_cobert.data.groups import Grouping, GroupOptions, GroupView
 from modeling_cobert.data.rows import load_rows
 from modeling_cobert.passages_cobert import PairTokenizer
 from modeling_cobert.ranking.inputs import rows_inputs
@@ -118,7 +118,7 @@ def test_folders_open_like_any_rows(small, folders):
     assert rows.run == small.run and rows.folds == small.folds and rows.settings["selector"] == "self"
     assert set(datasets.load_dataset(str(folders / "train"))) == {"fold_1", "fold_2", "fold_3"}
     # 7 pairs a step that share nothing, and no prototypes: the rows are cut into batches when they are trained on
-    grouping = GroupOptions(num_prototypes=0, group_size=7, group_overlap=0)
+    grouping = Grouping(num_prototypes=0, group_size=7, group_overlap=0)
     groups = list(GroupView(rows.dataset(["q3"]), grouping))
     pairs = examples(folders / "test")["q3"]
     for name, place in (("passages", 1), ("grades", 3)):

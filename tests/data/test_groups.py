@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from modeling_cobert import CoBertConfig
-from modeling_cobert.data.groups import GroupOptions, GroupView, make_group
+from modeling_cobert.data.groups import Grouping, GroupOptions, GroupView, make_group
 
 ROW = {
     "query_id": "q",
@@ -23,7 +23,7 @@ LENGTHS = [1, 4, 5, 9, 17, 30, 31, 32, 33, 60]
 
 
 def options(**changes):
-    return GroupOptions(**{"num_prototypes": 3, "group_size": 3, "group_overlap": 1, **changes})
+    return Grouping(**{"num_prototypes": 3, "group_size": 3, "group_overlap": 1, **changes})
 
 
 def make_rows(lengths=LENGTHS, seed=2):
@@ -172,11 +172,11 @@ def test_vectors_stand_for_passages():
 
 def test_what_is_left_out_is_the_models():
     config = CoBertConfig(num_prototypes=2, group_size=6, group_overlap=1)
-    assert GroupOptions().of_model(config) == GroupOptions(2, 6, 1)
-    assert GroupOptions(0, prototypes="none").of_model(config) == GroupOptions(0, 6, 1, "none")
-    assert GroupOptions(group_size=9, first_edge=2).of_model(config) == GroupOptions(2, 9, 1, first_edge=2)
+    assert GroupOptions().of_model(config) == Grouping(2, 6, 1)
+    assert GroupOptions(0, prototypes="none").of_model(config) == Grouping(0, 6, 1, "none")
+    assert GroupOptions(group_size=9, first_edge=2).of_model(config) == Grouping(2, 9, 1, first_edge=2)
     # A size that would be too small for some other model's overlap is right for this one's.
-    assert GroupOptions(group_size=4).of_model(config) == GroupOptions(2, 4, 1)
+    assert GroupOptions(group_size=4).of_model(config) == Grouping(2, 4, 1)
     assert GroupOptions(group_size=3, group_overlap=0, first_edge=2).of_model(config).spans(4) == [(0, 1), (1, 4)]
     for wrong in (GroupOptions(group_size=1), GroupOptions(group_overlap=6), GroupOptions(first_edge=5)):
         with pytest.raises(ValueError, match="spans"):

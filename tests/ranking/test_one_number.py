@@ -57,6 +57,7 @@ def evaluate(model, output, **inputs):
         options,
         GroupOptions(),
         eval_command.EvalOptions(output=str(output)),
+        eval_command.SeenOptions(),
     )
     return read_run(output / "run.trec"), results.reranked.means
 

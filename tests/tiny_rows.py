@@ -9,14 +9,14 @@ import tiny
 
 from modeling_cobert.collections.folds import make_folds, write_folds
 from modeling_cobert.collections.trec import write_qrels
-from modeling_cobert.data.groups import GroupOptions
+from modeling_cobert.data.groups import Grouping
 from modeling_cobert.data.rows import FORMAT, SCHEMA, STEP
 from modeling_cobert.data.rows_card import split_file
 from modeling_cobert.steps.folders import write_settings
 
 DOCUMENTS = 9
 # Two groups a query.
-GROUPS = GroupOptions(num_prototypes=2, group_size=5, group_overlap=1)
+GROUPS = Grouping(num_prototypes=2, group_size=5, group_overlap=1)
 
 
 def make_rows(
