@@ -85,9 +85,9 @@ def bert_macs(
     config: BertLike,
     tokens: float,
     *,
-    sequences: int = 1,
-    pooled: int = 0,
-    logits: int = 0,
+    sequences: float = 1,
+    pooled: float = 0,
+    logits: float = 0,
     attention: bool = False,
 ) -> float:
     """
@@ -100,9 +100,9 @@ def bert_macs(
         config (`BertConfig` or `BertShape`): the model's sizes.
         tokens (`float`): tokens of a sequence; may be a mean of real lengths (which, with `attention=True`, gives a
             lower bound, since attention grows with the square of the length).
-        sequences (`int`, *optional*, defaults to 1): how many sequences.
-        pooled (`int`, *optional*, defaults to 0): how many vectors go through the pooler, in all.
-        logits (`int`, *optional*, defaults to 0): how many logits a head computes, in all.
+        sequences (`float`, *optional*, defaults to 1): how many sequences.
+        pooled (`float`, *optional*, defaults to 0): how many vectors go through the pooler, in all.
+        logits (`float`, *optional*, defaults to 0): how many logits a head computes, in all.
         attention (`bool`, *optional*, defaults to `False`): whether to count the products of queries and keys, and of
             weights and values. The paper does not.
 
@@ -127,7 +127,7 @@ def passage_macs(encoder: BertLike, tokens: float, attention: bool = False) -> f
 
 
 def group_macs(
-    shape: CoBertShape, candidates: int, *, use_calibrator: bool, use_scorer: bool, attention: bool = False
+    shape: CoBertShape, candidates: float, *, use_calibrator: bool, use_scorer: bool, attention: bool = False
 ) -> float:
     """
     One group as the paper counts it: prototypes and candidates through the encoder, then calibrator and scorer.

@@ -207,7 +207,7 @@ class Estimator:
         variant = {"use_calibrator": True, "use_scorer": True} | VARIANTS[row.variant]
         variant.pop("use_residual", None)
         shape = replace(self.shape, num_prototypes=m, group_size=row.groups.group_size)
-        macs = [sum(group_macs(shape, size, **variant) for size in sizes) for sizes in (train, test)]
+        macs = [math.fsum(group_macs(shape, size, **variant) for size in sizes) for sizes in (train, test)]
         sequences = [sum(sizes) + m * len(sizes) for sizes in (train, test)]
         total = Estimate()
         for train_queries, validation_queries, test_queries in self._splits:
