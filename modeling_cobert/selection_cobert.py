@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassificati
 from transformers.utils import cached_file
 
 from .grouping_cobert import best_first
-from .passages_cobert import CutDocument, PairTokenizer, TokenRow, count_terms, cut_documents, map_rows, split_terms
+from .passages_cobert import CutDocument, PairTokenizer, TokenRow, cut_documents, map_rows, split_terms
 
 BUILT_IN = ("self", "lexical", "first-stage")
 
@@ -218,19 +218,19 @@ def by_document(scores: Sequence[float], documents: Sequence[CutDocument]) -> li
     return [[next(remaining) for _ in document.spans] for document in documents]
 
 
-def lexical_scores(query: str, passages: Sequence[str], k1: float = 0.9, b: float = 0.4) -> list[float]:
+def counted_scores(
+    query: str, passages: Sequence[tuple[int, Counter]], k1: float = 0.9, b: float = 0.4
+) -> list[float]:
     """
     BM25 of each passage, with document frequencies counted over the passages given (one query's candidates).
 
     No stemming and no stop list: this is the selector that needs nothing, in any language that writes spaces.
+
+    Args:
+        query (`str`): the query.
+        passages (`list[tuple[int, Counter]]`): the terms of each, counted by [`count_terms`].
+        k1, b (`float`, *optional*, default to 0.9 and 0.4): saturation, and share of length normalisation.
     """
-    return counted_scores(query, [count_terms(passage) for passage in passages], k1, b)
-
-
-def counted_scores(
-    query: str, passages: Sequence[tuple[int, Counter]], k1: float = 0.9, b: float = 0.4
-) -> list[float]:
-    """What [`lexical_scores`] gives, for passages whose terms were counted before, by [`count_terms`]."""
     terms = sorted(set(split_terms(query)))
     found = [(length, {t: counts[t] for t in terms if t in counts}) for length, counts in passages]
     frequencies = Counter(term for _, counts in found for term in counts)

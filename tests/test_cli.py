@@ -298,9 +298,9 @@ def test_rerank_gives_what_the_model_gives(model, documents, capsys):
     for item, wanted in zip(ranking, expected(model), strict=True):
         assert item.pop("id") == ids[wanted["corpus_id"]]
         assert item == {"index": wanted["corpus_id"], **{key: wanted[key] for key in ("score", "probability")}}
-    options = ["--top-k", "2", "--selector", "lexical"]
+    options = ["--top-k", "2", "--selector", "lexical", "--batch-tokens", "64"]
     _, out, _ = run([*common, *options, "--format", "jsonl", "--documents", str(documents)], capsys)
-    wanted = expected(model, top_k=2, selector="lexical")
+    wanted = expected(model, top_k=2, selector="lexical", batch_tokens=64)
     assert [json.loads(line)["index"] for line in out.splitlines()] == [item["corpus_id"] for item in wanted]
 
 
@@ -370,7 +370,7 @@ def test_rerank_plain_from_standard_input(model, capsys, monkeypatch):
 def test_rerank_says_what_is_wrong_before_a_model_is_loaded(tmp_path, monkeypatch, capsys, content, more, message):
     monkeypatch.chdir(tmp_path)
     Path("docs").write_bytes(content)
-    monkeypatch.setattr(rerank, "Ranker", None)
+    monkeypatch.setattr(rerank.RankerOptions, "load", None)
     code, out, err = run(["rerank", "--model", "none", "--query", "bees", *more, "docs"], capsys)
     assert (code, out) == (1, "") and err.startswith(f"error: {message}") and err.count("\n") == 1
 

@@ -10,7 +10,8 @@ import torch
 
 from modeling_cobert import CoBertForGroupwiseRanking, CoBertTextRankingPipeline
 from modeling_cobert.grouping_cobert import best_first, overlapping_spans
-from modeling_cobert.selection_cobert import lexical_scores, load_selector
+from modeling_cobert.passages_cobert import count_terms
+from modeling_cobert.selection_cobert import counted_scores, load_selector
 
 QUERY = "how do bees see colour"
 
@@ -76,7 +77,7 @@ def selector_by_hand(selector, model, documents):
             words = document.split()
             for start, end in overlapping_spans(len(words), config.passage_words, config.passage_overlap):
                 flat.append(" ".join(words[start:end]))
-        every = dict(zip(flat, lexical_scores(QUERY, flat), strict=True))
+        every = dict(zip(flat, counted_scores(QUERY, [count_terms(text) for text in flat]), strict=True))
         return lambda passages, vector: [every[p] for p in passages], lambda score, rank: score
     loaded = load_selector(selector, model.config.max_length)
 

@@ -9,6 +9,7 @@ import torch
 from torch.testing import assert_close
 from transformers import AutoTokenizer, BertForSequenceClassification, BertModel
 
+from modeling_cobert.passages_cobert import count_terms
 from modeling_cobert.selection_cobert import (
     BiEncoderSelector,
     CrossEncoderSelector,
@@ -16,9 +17,14 @@ from modeling_cobert.selection_cobert import (
     LexicalSelector,
     by_document,
     choose_passages,
-    lexical_scores,
+    counted_scores,
     load_selector,
 )
+
+
+def bm25(query, passages):
+    return counted_scores(query, [count_terms(passage) for passage in passages])
+
 
 DOCUMENTS = ["bees see light honey flower red blue green colour car road wheel", "", "car road", "bees bees"]
 
@@ -31,9 +37,9 @@ def test_lexical_by_hand():
         return math.log(1 + (3 - df + 0.5) / (df + 0.5)) * tf / (tf + 0.9 * (0.6 + 0.4 * length / mean))
 
     expected = [part(2, 1, lengths[0]) + part(1, 2, lengths[0]), part(1, 2, lengths[1]), 0.0]
-    assert lexical_scores("bees SEE see", passages) == pytest.approx(expected)
-    assert lexical_scores("", passages) == [0, 0, 0]
-    assert lexical_scores("bees", []) == [] and lexical_scores("bees", ["", ""]) == [0, 0]
+    assert bm25("bees SEE see", passages) == pytest.approx(expected)
+    assert bm25("", passages) == [0, 0, 0]
+    assert bm25("bees", []) == [] and bm25("bees", ["", ""]) == [0, 0]
 
 
 @pytest.mark.parametrize("labels", [1, 2])
@@ -163,7 +169,7 @@ def test_terms_are_counted_once_a_document():
     documents = selector.cut(DOCUMENTS, 5, 2)
     texts = [document.text(i) for document in documents for i in range(len(document.spans))]
     for query in ("bees see", "car"):
-        assert selector.score(query, documents, 64) == by_document(lexical_scores(query, texts), documents)
+        assert selector.score(query, documents, 64) == by_document(bm25(query, texts), documents)
     assert documents[0].term_counts is documents[0].term_counts
     assert documents == selector.cut(DOCUMENTS, 5, 2)  # what was counted is no part of what a document is
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from ..collections.collection import Collection
 from ..collections.trec import read_run
+from ..data.candidates import CutOptions
 from ..data.selection import SelectionOptions, read_selected, select_passages
 from ..grouping_cobert import best_first, overlapping_spans
 from ..passages_cobert import default_batch_tokens
@@ -43,7 +44,7 @@ SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True)
-class BertQeOptions:
+class BertQeOptions(CutOptions):
     """What the scores depend on, besides collection and run. The defaults are those of Zheng et al."""
 
     phase1: str = field(
@@ -51,10 +52,10 @@ class BertQeOptions:
     )
     phase2: str = field(metadata={"help": "Cross-encoder that scores chunks for the query."})
     phase3: str = field(metadata={"help": "Cross-encoder that scores documents for the chunks."})
-    k: int = field(default=1000, metadata={"help": "How many documents of each query are re-ranked."})
-    passage_words: int = field(default=100, metadata={"help": "Words of a passage."})
-    passage_overlap: int = field(default=50, metadata={"help": "Words that neighbouring passages share."})
-    passage_title: bool = field(default=False, metadata={"help": "Put the title before every passage."})
+    passage_words: int = field(kw_only=True, default=100, metadata={"help": "Words of a passage."})
+    passage_overlap: int = field(
+        kw_only=True, default=50, metadata={"help": "Words that neighbouring passages share."}
+    )
     max_length: int = field(
         default=384, metadata={"help": "The most tokens of a pair; a chunk as a query is cut at a third of it."}
     )
@@ -84,7 +85,7 @@ class BertQeOptions:
     shard_queries: int = field(default=1, metadata={"help": "Queries that are saved together."})
 
     def __post_init__(self):
-        overlapping_spans(0, self.passage_words, self.passage_overlap)
+        super().__post_init__()
         overlapping_spans(0, self.chunk_words, self.chunk_overlap)
         for name in ("feedback_docs", "feedback_chunks", "shard_queries"):
             if getattr(self, name) < 1:
@@ -273,7 +274,7 @@ class _Expansion:
         chunks = select_chunks(self.phase2, query["query"], feedback, self.options)
         if everything:
             documents = [found[doc_id].to_dict() for doc_id in query["doc_ids"]]
-            cut = self.phase3.cut(documents, *self.options.selection().cut)
+            cut = self.phase3.cut(documents, *self.options.cut)
             tokens = [[document.tokens(i) for i in range(len(document.spans))] for document in cut]
         else:
             tokens = [[passage.ids] for passage in self.phase3.pairs.tokenize(query["passages"])]

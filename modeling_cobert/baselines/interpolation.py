@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from scipy.special import expit, softmax
+
 from ..collections.collection import Collection
 from ..collections.folds import Fold
 from ..collections.judgments import check_judgments
@@ -55,16 +57,6 @@ class TuningOptions:
         parse_measures([self.measure])
 
 
-def softmax(scores: Sequence[float]) -> list[float]:
-    """Positive weights that sum to 1."""
-    if not scores:
-        return []
-    top = max(scores)
-    powers = [math.exp(score - top) for score in scores]
-    total = math.fsum(powers)
-    return [power / total for power in powers]
-
-
 def interpolate(query: Mapping, alpha: float, relevance: str = "logit") -> dict[str, float]:
     """
     The final scores of a query's documents, (1 - alpha) * rel(q, d) + alpha * rel(C, d), where
@@ -76,10 +68,10 @@ def interpolate(query: Mapping, alpha: float, relevance: str = "logit") -> dict[
         alpha (`float`): the chunks' share.
         relevance (`str`, *optional*, defaults to `"logit"`): what rel(., .) is.
     """
-    rel = _sigmoid if relevance == "probability" else float
+    rel = expit if relevance == "probability" else float
     mixed = [rel(score) for score in query["scores"]]
     if query["chunks"]:
-        weights = softmax([rel(score) for score in query["chunk_scores"]])
+        weights = softmax([rel(score) for score in query["chunk_scores"]]).tolist()
         by_document = zip(*query["chunk_votes"], strict=True)
         votes = [math.fsum(w * rel(v) for w, v in zip(weights, vs, strict=True)) for vs in by_document]
         mixed = [(1 - alpha) * score + alpha * voted for score, voted in zip(mixed, votes, strict=True)]
@@ -239,7 +231,3 @@ def choose_alphas(
     return {number: alpha for number, (alpha, _) in best.items()}, {
         number: means for number, (_, means) in best.items()
     }
-
-
-def _sigmoid(logit: float) -> float:
-    return 1 / (1 + math.exp(-logit)) if logit >= 0 else math.exp(logit) / (1 + math.exp(logit))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..collections.collection import Collection
 from ..collections.options import SplitOptions
-from ..data.candidates import Candidates, find_candidates
+from ..data.candidates import Candidates, CutOptions, find_candidates
 from ..data.rows import build_rows
 from ..data.selection import FORMAT as SELECTION_FORMAT
 from ..data.selection import STEP as SELECTION
@@ -28,13 +28,9 @@ NEGATIVES = ("sampled", "first")
 
 
 @dataclass(frozen=True)
-class MaxPOptions:
+class MaxPOptions(CutOptions):
     """Which passages there are, besides collection and run. The defaults are the paper's."""
 
-    k: int = field(default=1000, metadata={"help": "How many documents of each query are re-ranked."})
-    passage_words: int = field(default=150, metadata={"help": "Words of a passage."})
-    passage_overlap: int = field(default=75, metadata={"help": "Words that neighbouring passages share."})
-    passage_title: bool = field(default=False, metadata={"help": "Put the title before every passage."})
     positive_passages: int = field(
         default=30, metadata={"help": "How many passages of a relevant document train, from its first on."}
     )
@@ -50,17 +46,13 @@ class MaxPOptions:
     shard_queries: int = field(default=8, metadata={"help": "Queries that are saved together."})
 
     def __post_init__(self):
+        super().__post_init__()
         if self.positive_passages < 1:
             raise ValueError(f"positive_passages must be at least 1, got {self.positive_passages}")
         if self.negative_passages not in NEGATIVES:
             raise ValueError(
                 f"negative_passages must be one of {', '.join(NEGATIVES)}, not {self.negative_passages!r}"
             )
-
-    @property
-    def cut(self) -> tuple[int, int, bool]:
-        """How documents are cut into passages."""
-        return self.passage_words, self.passage_overlap, self.passage_title
 
 
 def training_passages(query_id: str, doc_id: str, count: int, grade: int, options: MaxPOptions) -> Sequence[int]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from ..collections.collection import Document, parse_document
 from ..collections.trec import numbered_lines
 from ..evaluation.tables import visible
-from ..ranking.ranker import Ranker
+from ..ranking.options import RankerOptions
 from ..ranking.ties import strict_scores
 from ..steps.processes import process_state
 
@@ -27,22 +27,14 @@ SNIPPET = 80
 
 @dataclass(frozen=True)
 class RerankOptions:
-    """The model, the query, the documents, and how the ranking is printed."""
+    """The query, the documents, and how the ranking is printed."""
 
-    model: str = field(metadata={"help": "Folder or Hub id of a Co-BERT."})
     query: str = field(metadata={"help": "The query; it is never truncated."})
     documents: str = field(
         default="-", metadata={"help": "Documents (.jsonl), compressed if it ends in .gz; - is standard input."}
     )
     plain: bool = field(default=False, metadata={"help": "Each line is the text of a document, not JSON."})
     top_k: int | None = field(default=None, metadata={"help": "How many documents to print; by default all."})
-    selector: str | None = field(
-        default=None,
-        metadata={
-            "help": "self, lexical, first-stage, or a cross-encoder or bi-encoder that chooses passages and "
-            "prototypes; by default what the model's config says."
-        },
-    )
     format: str = field(
         default="text",
         metadata={
@@ -53,7 +45,6 @@ class RerankOptions:
     )
     query_id: str = field(default="1", metadata={"help": "The query's id in a TREC run."})
     tag: str = field(default="co-bert", metadata={"help": "The system's name in a TREC run."})
-    use_cpu: bool = field(default=False, metadata={"help": "Use no accelerator, even if there is one."})
 
     def __post_init__(self):
         if not self.query.strip():
@@ -65,7 +56,7 @@ class RerankOptions:
                 raise ValueError(f"{name} must be non-empty and without white space, got {value!r}")
 
 
-ARGUMENTS = (RerankOptions,)
+ARGUMENTS = (RankerOptions, RerankOptions)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -106,12 +97,14 @@ def lines(options: RerankOptions, ranking: list[dict], documents: list[Document]
             yield f"{rank}\t{item['score']:.4f}\t{visible(doc_id)}\t{visible(start)}"
 
 
-def main(options: RerankOptions) -> list[dict]:
+def main(ranker_options: RankerOptions, options: RerankOptions) -> list[dict]:
     """Prints the ranking, and returns it as `model.rerank` does."""
     documents = read_documents(options)
-    ranker = Ranker.load(options.model, options.selector, device=process_state(options.use_cpu).device)
+    ranker = ranker_options.load(device=process_state(ranker_options.use_cpu).device)
     texts = [document.to_dict() for document in documents]
-    ranking = ranker.model.rerank(options.query, texts, options.top_k, selector=ranker.selector)
+    ranking = ranker.model.rerank(
+        options.query, texts, options.top_k, selector=ranker.selector, batch_tokens=ranker.batch_tokens
+    )
     for line in lines(options, ranking, documents):
         print(line)
     return ranking

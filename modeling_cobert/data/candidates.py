@@ -3,12 +3,13 @@
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 from ..collections.collection import Collection
 from ..collections.judgments import Problems, such_as
 from ..collections.trec import read_run, read_tag
+from ..grouping_cobert import overlapping_spans
 from ..steps.hashing import Fingerprint, json_sha256
 from ..steps.progress import progress_bar
 
@@ -16,6 +17,28 @@ logger = logging.getLogger(__name__)
 
 # Documents whose text is in memory at the same time while all of them are walked through.
 _LOOKUP = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutOptions:
+    """How many documents of a query there are, and how they are cut into passages. The defaults are the paper's."""
+
+    k: int = field(default=1000, metadata={"help": "How many documents of each query are re-ranked."})
+    passage_words: int = field(default=150, metadata={"help": "Words of a passage."})
+    passage_overlap: int = field(default=75, metadata={"help": "Words that neighbouring passages share."})
+    passage_title: bool = field(
+        default=False, metadata={"help": "Put the title before every passage, not only the first."}
+    )
+
+    def __post_init__(self):
+        overlapping_spans(0, self.passage_words, self.passage_overlap)
+        if self.k < 1:
+            raise ValueError(f"k must be at least 1, got {self.k}")
+
+    @property
+    def cut(self) -> tuple[int, int, bool]:
+        """How documents are cut into passages."""
+        return self.passage_words, self.passage_overlap, self.passage_title
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from ..steps.hashing import model_sha256
 from ..steps.processes import process_state
 from ..steps.progress import progress_bar
 from ..steps.shards import QueryShards
-from .candidates import Candidates, find_candidates
+from .candidates import Candidates, CutOptions, find_candidates
 from .stored_passages import StoredPassages
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True)
-class SelectionOptions:
+class SelectionOptions(CutOptions):
     """What the selected passages depend on, besides collection and run. The defaults are the paper's."""
 
     selector: str = field(
@@ -55,12 +55,6 @@ class SelectionOptions:
             "help": "Hub id or folder of a cross-encoder (1 or 2 labels; the paper's way) or of a bi-encoder, "
             "lexical (BM25 on passages), or first-stage (first passage, order of the run)."
         }
-    )
-    k: int = field(default=1000, metadata={"help": "How many documents of each query are re-ranked."})
-    passage_words: int = field(default=150, metadata={"help": "Words of a passage."})
-    passage_overlap: int = field(default=75, metadata={"help": "Words that neighbouring passages share."})
-    passage_title: bool = field(
-        default=False, metadata={"help": "Put the title before every passage, not only the first."}
     )
     max_length: int = field(default=256, metadata={"help": "The most tokens of a query-passage pair."})
     batch_tokens: int | None = field(
@@ -72,11 +66,6 @@ class SelectionOptions:
         default=None,
         metadata={"help": "With lexical or first-stage: whose tokens tell which passages will be truncated."},
     )
-
-    @property
-    def cut(self) -> tuple[int, int, bool]:
-        """How documents are cut into passages."""
-        return self.passage_words, self.passage_overlap, self.passage_title
 
 
 def select_passages(

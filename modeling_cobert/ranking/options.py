@@ -63,8 +63,8 @@ class RankerOptions:
     selector: str | None = field(
         default=None,
         metadata={
-            "help": "With a collection: self, lexical, first-stage, or a cross-encoder or bi-encoder that chooses "
-            "passages and prototypes; by default what the model's config says."
+            "help": "self, lexical, first-stage, or a cross-encoder or bi-encoder that chooses passages and "
+            "prototypes, where no rows hold them; by default what the model's config says."
         },
     )
     batch_tokens: int | None = field(
@@ -80,9 +80,9 @@ class RankerOptions:
     )
     use_cpu: bool = field(default=False, metadata={"help": "Use no accelerator, even if there is one."})
 
-    def load(self, inputs: InputOptions, device: torch.device | str = "cpu") -> Ranker:
+    def load(self, inputs: InputOptions | None = None, device: torch.device | str = "cpu") -> Ranker:
         """Loads the model, and sets the number of threads."""
-        if self.selector is not None and inputs.rows is not None:
+        if self.selector is not None and inputs is not None and inputs.rows is not None:
             raise ValueError("--selector goes with --collection: rows hold their own passages")
         if self.threads is not None:
             if self.threads < 1:

@@ -117,10 +117,6 @@ class PassageOptions(SelectionOptions):
         default="", metadata={"help": "What picks passages and prototypes; by default the encoder's checkpoint."}
     )
 
-    def __post_init__(self):
-        if self.k < 1:
-            raise ValueError(f"--k must be at least 1, got {self.k}")
-
 
 def check_training(args: CoBertTrainingArguments) -> None:
     """Refuses training options that a table of many trainings decides itself, or that make none of the paper's."""
