@@ -37,7 +37,7 @@ def export_cross_encoder(checkpoint: str | os.PathLike, output: str | os.PathLik
             f"{checkpoint}: its head reads the raw [CLS] vector, that of a BERT classifier the pooler: train with "
             "--encoder_pooling pooler"
         )
-    fields = {key: value for key, value in config.encoder_config.to_dict().items() if key != "architectures"}
+    fields = {key: value for key, value in source.encoder.config.to_dict().items() if key != "architectures"}
     model = BertForSequenceClassification(BertConfig(**(fields | {"num_labels": 1})))
     model.bert.load_state_dict(source.encoder.state_dict())
     model.classifier.load_state_dict(source.classifier.state_dict())
