@@ -31,7 +31,6 @@ from modeling_cobert.baselines.interpolation import (
     choose_alphas,
     interpolate,
     run_bert_qe,
-    softmax,
 )
 from modeling_cobert.collections.folds import Fold
 from modeling_cobert.collections.options import SplitOptions
@@ -177,14 +176,6 @@ def test_few_documents_few_chunks_and_empty_ones(small, encoders, tmp_path):
     encoder = load_selector(encoders[1], LENGTH)
     two = select_chunks(encoder, "bees", {"a": "", "b": "red blue green sky road"}, options(encoders))
     assert sorted(text for _, text, _ in two) == ["green sky road", "red blue green sky"]
-
-
-def test_softmax():
-    for scores in ([0.5], [1.0, 2.0, 3.0], [1000.0, -1000.0, 999.0], [-1e4] * 7):
-        weights = softmax(scores)
-        assert sum(weights) == pytest.approx(1, abs=1e-12)
-        assert weights == pytest.approx(torch.tensor(scores, dtype=torch.double).softmax(0).tolist())
-    assert softmax([2.0, 2.0]) == [0.5, 0.5] and softmax([]) == []
 
 
 def made(query_id, scores, votes, chunk_scores=(0.0, 0.0)) -> dict:
