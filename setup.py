@@ -37,7 +37,7 @@ EXTRAS = {
     # what `make bench` compares with
     "bench": ["sentence-transformers>=5", "PyStemmer>=2.2", *ENGINES],
     # tests and lint
-    "dev": ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6", "ruff>=0.15", "mypy>=2", *ENGINES],
+    "dev": ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6", "ruff>=0.15", "mypy>=2", "peft>=0.17", *ENGINES],
 }
 EXTRAS["all"] = sorted({requirement for extra in EXTRAS.values() for requirement in extra})
 
