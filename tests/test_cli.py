@@ -192,8 +192,10 @@ cli.main()
 def test_interrupted(tmp_path):
     """Ctrl-C while the command waits for documents."""
     command = [sys.executable, "-c", READY, "rerank", "--model", "none", "--query", "bees"]
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    process = subprocess.Popen(command, env=ENVIRONMENT, cwd=tmp_path, text=True, **pipes)
+    options = {**dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE), "env": ENVIRONMENT, "text": True}
+    # Tests that a shell has sent to the background are deaf to Ctrl-C, and their children would be so too.
+    options["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)
+    process = subprocess.Popen(command, cwd=tmp_path, **options)
     assert process.stdout.readline() == "reading\n"
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=60) == ("", "interrupted: the same command goes on from what is finished\n")
