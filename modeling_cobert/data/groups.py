@@ -64,13 +64,12 @@ class Grouping(GroupOptions):
         offset = self.first_edge if offset is None else offset
         return overlapping_spans(length, self.group_size, self.group_overlap, offset)
 
-    def choose_prototypes(self, selector_scores: Sequence[float], limit: int | None = None) -> list[int]:
+    def choose_prototypes(self, selector_scores: Sequence[float]) -> list[int]:
         """The places of the feedback documents, best first."""
-        limit = self.num_prototypes if limit is None else limit
         if self.prototypes == "none":
             return []
         order = range(len(selector_scores)) if self.prototypes == "first-stage" else best_first(selector_scores)
-        return list(order[:limit])
+        return list(order[: self.num_prototypes])
 
 
 class GroupView(Dataset):

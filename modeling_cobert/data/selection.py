@@ -14,9 +14,15 @@ from accelerate import PartialState
 from transformers import AutoTokenizer
 
 from ..collections.collection import Collection
-from ..grouping_cobert import best_first
 from ..passages_cobert import CutDocument, PairTokenizer, default_batch_tokens
-from ..selection_cobert import BUILT_IN, BiEncoderSelector, CrossEncoderSelector, Selector, load_selector
+from ..selection_cobert import (
+    BUILT_IN,
+    BiEncoderSelector,
+    CrossEncoderSelector,
+    Selector,
+    best_passages,
+    load_selector,
+)
 from ..steps.folders import claim_folder, read_settings, write_settings
 from ..steps.hashing import model_sha256
 from ..steps.processes import process_state
@@ -265,14 +271,14 @@ class _Selection:
             scores = self.stored.score(query, doc_ids, documents)
         else:
             scores = self.selector.score(query, documents, self.batch_tokens, self.workers)
-        best = [best_first(passages, 1)[0] for passages in scores]
+        best, best_scores = best_passages(scores)
         advance(len(doc_ids))
         return {
             "query": query,
             "doc_ids": doc_ids,
             "ranks": list(range(1, len(doc_ids) + 1)),
             "first_stage_scores": list(ranked.values()),
-            "selector_scores": [passages[b] for passages, b in zip(scores, best, strict=True)],
+            "selector_scores": best_scores,
             "passages": [document.text(b) for document, b in zip(documents, best, strict=True)],
             "passage_numbers": best,
             "passage_counts": [len(document.spans) for document in documents],
