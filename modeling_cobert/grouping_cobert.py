@@ -131,3 +131,31 @@ def best_first(scores: Sequence[float], limit: int | None = None) -> list[int]:
             raise ValueError(f"the score at position {position} is not a number: the ranking would be arbitrary")
     order = sorted(range(len(scores)), key=lambda position: -scores[position])
     return order if limit is None else order[:limit]
+
+
+def standardize(scores: Sequence[float]) -> list[float]:
+    """
+    A list's scores with mean 0 and standard deviation 1, so that scores of different kinds can be added up. Where all
+    are equal they say nothing, and become 0.
+
+    Example:
+
+    ```python
+    >>> standardize([3.0, 1.0, 3.0, 1.0])
+    [1.0, -1.0, 1.0, -1.0]
+    ```
+    """
+    for position, score in enumerate(scores):
+        if not math.isfinite(score):
+            raise ValueError(f"the score at position {position} is {score}: only finite scores can be standardised")
+    if not scores:
+        return []
+    # Scaled first, so that no square of a large or small score leaves the range of floats.
+    largest = max(abs(score) for score in scores)
+    scaled = [score / largest if largest else 0.0 for score in scores]
+    mean = math.fsum(scaled) / len(scaled)
+    deviation = math.sqrt(math.fsum((score - mean) ** 2 for score in scaled) / len(scaled))
+    # Equal scores may differ from their mean by rounding, which must not be blown up to a deviation of 1.
+    if deviation <= 1e-12:
+        return [0.0] * len(scaled)
+    return [(score - mean) / deviation for score in scaled]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modeling_cobert.grouping_cobert import best_first, draw_offset, merge_spans, overlapping_spans
+from modeling_cobert.grouping_cobert import best_first, draw_offset, merge_spans, overlapping_spans, standardize
 
 SIZES = st.integers(1, 70).flatmap(lambda size: st.tuples(st.just(size), st.integers(0, size - 1)))
 
@@ -133,3 +133,21 @@ def test_best_first(scores):
 def test_nan_has_no_rank():
     with pytest.raises(ValueError, match="position 1 is not a number"):
         best_first([0.0, math.nan])
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=30))
+def test_standard_scores_have_mean_0_and_deviation_1_and_keep_the_order(scores):
+    standard = standardize(scores)
+    assert abs(math.fsum(standard)) < 1e-6 * len(scores)
+    square = math.fsum(score**2 for score in standard) / len(scores)
+    assert standard == [0.0] * len(scores) or math.isclose(square, 1, rel_tol=1e-6)
+    order = sorted(range(len(scores)), key=lambda i: scores[i])
+    assert all(standard[a] <= standard[b] for a, b in zip(order, order[1:], strict=False))
+
+
+def test_standard_scores_by_hand():
+    assert standardize([]) == [] and standardize([7.0]) == [0.0] and standardize([0.1] * 3) == [0.0] * 3
+    assert standardize([1.0, 2.0, 3.0]) == pytest.approx([-math.sqrt(1.5), 0.0, math.sqrt(1.5)])
+    assert standardize([10.0, 20.0, 30.0]) == pytest.approx(standardize([-3.0, -2.0, -1.0]))
+    with pytest.raises(ValueError, match="position 1 is inf"):
+        standardize([0.0, math.inf])
