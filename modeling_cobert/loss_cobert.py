@@ -1,6 +1,7 @@
 # Copyright 2026 The Co-BERT authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Losses as pure functions (logits, labels, mask) -> scalar; padding is handled once, in `ranking_loss`."""
+"""Losses as pure functions (logits, labels, mask) -> scalar; padding is handled once, in `ranking_loss` for grades and
+in `distillation_loss` for scores of a teacher."""
 
 import torch
 from torch import Tensor
@@ -76,6 +77,56 @@ def ranking_loss(name: str, logits: Tensor, labels: Tensor, mask: Tensor | None 
     # a padded logit is replaced, not multiplied by zero, so that nothing it holds can reach the sum.
     logits = logits.float().masked_fill(~real, 0.0)
     return LOSSES[name](logits, labels.clamp(min=0).masked_fill(~real, 0).to(logits.dtype), real)
+
+
+def kl(logits: Tensor, scores: Tensor, real: Tensor) -> Tensor:
+    """KL divergence from the teacher's softmax over the group (Hinton et al. 2015; RankDistil, Reddi et al. 2021)."""
+    lowest = torch.finfo(logits.dtype).min
+    student, teacher = (x.masked_fill(~real, lowest).log_softmax(dim=-1) for x in (logits, scores))
+    losses = (teacher.exp() * (teacher - student)).masked_fill(~real, 0.0).sum(dim=-1)
+    return _mean(losses, real.sum(dim=-1) > 1)
+
+
+def margin_mse(logits: Tensor, scores: Tensor, real: Tensor) -> Tensor:
+    """Squared difference of margins, over all pairs that the teacher orders (MarginMSE, Hofstätter et al. 2020)."""
+    margins, wanted = (x.unsqueeze(-1) - x.unsqueeze(-2) for x in (logits, scores))  # (groups, better, worse)
+    return _mean((margins - wanted) ** 2, (wanted > 0) & real.unsqueeze(-1) & real.unsqueeze(-2))
+
+
+DISTILLATION_LOSSES = {"kl": kl, "margin_mse": margin_mse}
+
+
+def distillation_loss(
+    name: str, logits: Tensor, teacher_scores: Tensor, mask: Tensor | None = None, temperature: float = 1.0
+) -> Tensor:
+    """
+    The loss `name` over all candidates that a teacher has scored; a group with fewer than two of them gives zero,
+    with a gradient of zero.
+
+    Args:
+        name (`str`): a key of `DISTILLATION_LOSSES`.
+        logits (`torch.Tensor` of shape `(groups, documents)`): one relevance logit each.
+        teacher_scores (`torch.Tensor` of shape `(groups, documents)`): of any scale; NaN where there is none.
+        mask (`torch.Tensor` of shape `(groups, documents)`, *optional*): true or 1 for real candidates.
+        temperature (`float`, *optional*, defaults to 1.0): what the teacher's scores are divided by. The logits are
+            not: they are to come out on the scale of the scores so divided.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from modeling_cobert.loss_cobert import distillation_loss
+
+    >>> distillation_loss("margin_mse", torch.tensor([[1.0, 0.0]]), torch.tensor([[5.0, 2.0]]))
+    tensor(4.)
+    ```
+    """
+    scores = teacher_scores.float() / temperature
+    real = scores.isfinite()
+    if mask is not None:
+        real = real & mask.bool()
+    # As above: in float32, and what is not real is replaced.
+    return DISTILLATION_LOSSES[name](logits.float().masked_fill(~real, 0.0), scores.masked_fill(~real, 0.0), real)
 
 
 def _pairs(logits: Tensor, grades: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:

@@ -29,6 +29,10 @@ _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _STANDARD_SPLITS = ("train", "dev", "validation", "test")
 
 
+class NoJudgmentsError(FileNotFoundError):
+    """A collection has no judgments at all, which only some steps need."""
+
+
 class Document(NamedTuple):
     """One document: its id, its title (may be empty) and its text (may be empty)."""
 
@@ -56,7 +60,7 @@ class Collection(Protocol):
         """Query id to text, in file order; of the chosen split only, if one was chosen."""
 
     def qrels(self, split: str | None = None) -> dict[str, dict[str, int]]:
-        """Query id to document id to grade."""
+        """Query id to document id to grade; a [`NoJudgmentsError`] where the collection has no judgments at all."""
 
     def documents(self) -> Iterator[Document]:
         """Every document, in file order."""
@@ -308,8 +312,10 @@ class FolderCollection:
         if self.qrels_file is not None:
             return [Path(self.qrels_file)]
         there = {path.stem: path for path in sorted(self.folder.glob("qrels/*.tsv"))}
-        if not there and split is None and (self.folder / "qrels.txt").exists():
-            return [self.folder / "qrels.txt"]
+        if not there and split is None:
+            if (self.folder / "qrels.txt").exists():
+                return [self.folder / "qrels.txt"]
+            raise NoJudgmentsError(f"{self.folder}: no judgments: neither qrels/*.tsv nor qrels.txt is there")
         wanted = split.split(",") if split else [name for name in _STANDARD_SPLITS if name in there]
         if not wanted and len(there) == 1:
             wanted = list(there)
@@ -392,7 +398,8 @@ class IrdsCollection:
     def qrels(self, split: str | None = None) -> dict[str, dict[str, int]]:
         if split is not None:
             raise ValueError(f"{self.name}: an ir_datasets id names its own split; leave split {split!r} out")
-        self._need("qrels")
+        if not self._dataset.has("qrels"):
+            raise NoJudgmentsError(f"{self.name}: this ir_datasets id has no qrels; a more specific id may have some")
         qrels: dict[str, dict[str, int]] = {}
         for judgment in self._dataset.qrels_iter():
             grades = qrels.setdefault(judgment.query_id, {})

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 
-from .collection import Collection
+from .collection import Collection, NoJudgmentsError
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +32,16 @@ def check_judgments(collection: Collection) -> int:
     message = f"{source}: {len(unknown)} of {len(qrels)} judged queries are not in the collection{such_as(unknown)}"
     Problems(collection.skip_missing).found("judged_queries_unknown", len(unknown), message)
     return len(unknown)
+
+
+def known_judgments(collection: Collection) -> dict[str, dict[str, int]]:
+    """The judgments, checked; none, with a warning, of a collection that has no judgments at all."""
+    try:
+        check_judgments(collection)
+    except NoJudgmentsError as error:
+        logger.warning("%s: rows for re-ranking, or for training with --teacher", error)
+        return {}
+    return collection.qrels()
 
 
 def such_as(ids: Sequence[str]) -> str:

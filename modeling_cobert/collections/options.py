@@ -35,7 +35,8 @@ class SplitOptions:
         default="auto",
         metadata={
             "help": "A JSON file of folds, round-robin, random, or none (all queries in one split, test). auto: the "
-            "collection's own folds, else its own train, validation and test, else random."
+            "collection's own folds, else its own train, validation and test, else random; without judgments, which "
+            "nothing can be selected or tested by, all queries in one split, train."
         },
     )
     fold_seed: int = field(default=42, metadata={"help": "Of random folds."})

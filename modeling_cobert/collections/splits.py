@@ -46,6 +46,7 @@ def plan_splits(
     query_ids: Sequence[str],
     options: SplitOptions | None = None,
     skip_missing: bool | None = None,
+    judged: bool = True,
 ) -> SplitPlan:
     """
     Assigns queries to splits, each to at most one. Split `fold_i` holds what fold i tests.
@@ -56,6 +57,8 @@ def plan_splits(
         options ([`SplitOptions`], *optional*): which folds; the collection's own by default.
         skip_missing (`bool`, *optional*): whether queries outside of all splits are left out, and folds for other
             queries cut down, instead of being an error; by default what the collection says.
+        judged (`bool`, *optional*, defaults to `True`): whether the collection has judgments. Without them, and
+            without folds that are given, all queries are there to train on.
     """
     options = options or SplitOptions()
     folds, seed = options.folds, options.fold_seed
@@ -66,6 +69,8 @@ def plan_splits(
         own = collection.folds()
         if own is not None:
             return _by_folds(own, query_ids, skip_missing, f"folds of {collection.name}")
+        if not judged:
+            return SplitPlan({"train": tuple(query_ids)}, None, {}, "no judgments")
         if collection.splits():
             return _by_own_splits(collection, query_ids, skip_missing)
         logger.warning("%s has no folds of its own: its queries are dealt at random, seed %d", collection.name, seed)

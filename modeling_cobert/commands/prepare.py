@@ -4,6 +4,9 @@
 
 `--selector` with a cross-encoder is the paper's way; `--run` takes a first stage made elsewhere (Robust04, GOV2).
 Killed at any point, the same command goes on. The rows are in `prepared/demo/rows`.
+
+A collection without judgments (no `qrels/*.tsv`, no `qrels.txt`) gives rows for re-ranking, or for training with
+`--teacher`; unless `--folds` says otherwise, all its queries are in one split, `train`.
 """
 
 from dataclasses import dataclass, field

@@ -2,7 +2,8 @@
 
     cobert rows --selected selected/demo --collection demo --output rows/demo
 
-Training and evaluation cut the rows into groups when they read them.
+Training and evaluation cut the rows into groups when they read them. A collection without judgments gives rows for
+re-ranking, or for training with `--teacher`.
 """
 
 from dataclasses import dataclass, field

@@ -20,20 +20,35 @@ if wanted, everything end to end. `{fold}` stands for the fold's number, so that
 The paper's BERT-Base is `--variant neither --group_size 64 --group_overlap 0`: batches of 64 pairs, each scored alone
 by its document's best passage.
 
+Any TREC run can teach beside the judgments, or in their place: the scores of a cross-encoder, of a bi-encoder, or of
+several runs mixed. Rows without judgments are trained on by a teacher alone, and nothing is selected or measured:
+
+    cobert train --rows prepared/demo/rows --fold 1 --output_dir outputs/taught \\
+        --encoder cross-encoder/ms-marco-MiniLM-L-6-v2 --teacher runs/teacher.trec --teacher_loss margin_mse
+    cobert train --rows prepared/mine/rows --output_dir outputs/taught-alone \\
+        --encoder cross-encoder/ms-marco-MiniLM-L-6-v2 --teacher runs/teacher.trec --teacher_weight 1 \\
+        --eval_strategy no --load_best_model_at_end False
+
 The same command again goes on where a training was interrupted, at fold and step. SIGTERM saves first. All options of
 Hugging Face's TrainingArguments work (`--bf16`, `--gradient_accumulation_steps`, `--report_to`, `--push_to_hub`, ...).
 """
 
 from ..data.groups import GroupOptions
-from ..training.arguments import CoBertTrainingArguments, DataOptions, ModelOptions
+from ..training.arguments import CoBertTrainingArguments, DataOptions, ModelOptions, TeacherOptions
 from ..training.train import results_table, train
 
-ARGUMENTS = (ModelOptions, DataOptions, GroupOptions, CoBertTrainingArguments)
+ARGUMENTS = (ModelOptions, DataOptions, GroupOptions, CoBertTrainingArguments, TeacherOptions)
 
 
-def main(model: ModelOptions, data: DataOptions, groups: GroupOptions, training_args: CoBertTrainingArguments) -> dict:
+def main(
+    model: ModelOptions,
+    data: DataOptions,
+    groups: GroupOptions,
+    training_args: CoBertTrainingArguments,
+    teacher: TeacherOptions | None = None,
+) -> dict:
     """Trains, selects and tests; returns the results and prints them on the main process."""
-    results = train(model, data, groups, training_args)
+    results = train(model, data, groups, training_args, teacher)
     if training_args.process_index == 0:
         print(results_table(results))
     return results

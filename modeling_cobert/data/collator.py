@@ -1,5 +1,6 @@
 """Groups -> batches: m prototypes, then the candidates, padded to the longest pair and the largest group."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -26,7 +27,7 @@ class GroupCollator:
 
     Returns a dict of `input_ids`, `attention_mask`, `token_type_ids` (batch, m + n, tokens), or of `vectors`
     (batch, m + n, hidden), with `document_mask` (batch, m + n) and `labels` (batch, n), where n is the largest group
-    of the batch.
+    of the batch; where groups have a teacher's scores, also `teacher_scores` (batch, n), NaN where there are none.
 
     Example:
 
@@ -48,6 +49,8 @@ class GroupCollator:
         else:
             batch = self._tokens(self.pairs, groups, mask.shape[1])
         batch |= {"document_mask": mask, "labels": labels}
+        if "teacher_scores" in groups[0]:
+            batch["teacher_scores"] = _teacher_scores(groups, labels.shape[1])
         return batch | ({"query_ids": [group["query_id"] for group in groups]} if self.with_query_ids else {})
 
     def _layout(self, groups: Sequence[Mapping]) -> tuple[Tensor, Tensor]:
@@ -92,3 +95,10 @@ class GroupCollator:
             vectors[i, : len(prototypes)] = prototypes
             vectors[i, m : m + len(group["vectors"])] = group["vectors"]
         return {"vectors": vectors}
+
+
+def _teacher_scores(groups: Sequence[Mapping], width: int) -> Tensor:
+    scores = torch.full((len(groups), width), math.nan)
+    for row, group in zip(scores, groups, strict=True):
+        row[: len(group["teacher_scores"])] = torch.tensor(group["teacher_scores"])
+    return scores  # (batch, n)

@@ -1,5 +1,6 @@
 """Groups: what Co-BERT reads at once, cut from rows when they are read; nothing of it is stored."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
@@ -83,6 +84,7 @@ class GroupView(Dataset):
             epoch; how many groups there are stays the same.
         vectors (`Callable`, *optional*): query id to what the encoder gave for its candidates `(documents, hidden)`,
             in place of their passages.
+        teacher (`Mapping[str, Mapping[str, float]]`, *optional*): query id to document id to a teacher's score.
     """
 
     def __init__(
@@ -91,8 +93,10 @@ class GroupView(Dataset):
         options: Grouping,
         random_edges: int | None = None,
         vectors: Callable[[str], torch.Tensor] | None = None,
+        teacher: Mapping[str, Mapping[str, float]] | None = None,
     ):
         self.options, self.random_edges, self.vectors = options, random_edges, vectors
+        self.teacher = teacher
         self.rows = rows if vectors is None else rows.remove_columns(["query", "passages"])
         column = rows.select_columns(["doc_ids"]).with_format("arrow")[:]["doc_ids"]
         self.lengths = pc.list_value_length(column).to_pylist()
@@ -119,6 +123,9 @@ class GroupView(Dataset):
     def __getitem__(self, index: int) -> dict:
         place, number, start, end = self.groups[index]
         row = self.rows[place]
+        if self.teacher is not None:
+            scores = self.teacher.get(row["query_id"], {})
+            row["teacher_scores"] = [scores.get(doc_id, math.nan) for doc_id in row["doc_ids"]]
         return {"group": number, **make_group(row, (start, end), self.options, self._content(row))}
 
     def _content(self, row: Mapping) -> dict[str, Sequence | torch.Tensor]:
@@ -135,10 +142,12 @@ class GroupView(Dataset):
 def make_group(
     row: Mapping, span: tuple[int, int], options: Grouping, content: Mapping[str, Sequence | torch.Tensor]
 ) -> dict:
-    """One group of a row: prototypes and candidates under their names, and the candidates' grades."""
+    """One group of a row: prototypes and candidates under their names, the candidates' grades, a teacher's scores."""
     start, end = span
     prototypes = options.choose_prototypes(row["selector_scores"])
     group = {"query_id": row["query_id"], "query": row.get("query"), "grades": row["grades"][start:end]}
+    if "teacher_scores" in row:
+        group["teacher_scores"] = row["teacher_scores"][start:end]
     for name, values in content.items():
         chosen = values[prototypes] if isinstance(values, torch.Tensor) else [values[i] for i in prototypes]
         group |= {f"prototype_{name}": chosen, name: values[start:end]}

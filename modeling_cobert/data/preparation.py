@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from ..collections.collection import Collection
-from ..collections.judgments import check_judgments
+from ..collections.judgments import known_judgments
 from ..collections.options import SplitOptions
 from ..collections.splits import plan_splits
 from ..retrieval.options import RetrievalOptions
@@ -40,13 +40,13 @@ def prepare(
     """
     output, state = Path(output), process_state()
     # What can be wrong with judgments and folds is said before hours of work, not after them.
-    check_judgments(collection)
-    plan_splits(collection, list(collection.queries()), splits)
+    qrels = known_judgments(collection)
+    plan_splits(collection, list(collection.queries()), splits, judged=bool(qrels))
     if run is None:
         run = output / "run" / "run.trec"
         with state.main_process_first():
             retrieve_to_folder(collection, run.parent, retrieval or RetrievalOptions(), selection.k)
     select_passages(collection, run, output / "selected", selection, progress=progress)
     with state.main_process_first():
-        build_rows(output / "selected", output / "rows", collection, splits)
+        build_rows(output / "selected", output / "rows", collection, splits, qrels)
     return load_rows(output / "rows")

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from ..collections.collection import Collection
 from ..collections.folds import Fold, read_folds, write_folds
-from ..collections.judgments import check_judgments
+from ..collections.judgments import known_judgments
 from ..collections.options import SplitOptions
 from ..collections.splits import SplitPlan, plan_splits
 from ..collections.trec import read_qrels, write_qrels
@@ -38,7 +38,7 @@ SCHEMA = pa.schema(
         ("ranks", pa.list_(pa.int32())),  # in the first-stage run, from 1
         ("first_stage_scores", pa.list_(pa.float64())),
         ("selector_scores", pa.list_(pa.float64())),
-        ("grades", pa.list_(pa.int32())),  # 0 where nobody judged
+        ("grades", pa.list_(pa.int32())),  # 0 where nobody judged; null where the collection has no judgments at all
     ]
 )
 
@@ -71,10 +71,15 @@ class RowsFolder:
         passing = ("counts", "batch_tokens", "shard_queries")
         return json_sha256({key: value for key, value in self.settings.items() if key not in passing})
 
+    @property
+    def judged(self) -> bool:
+        """Whether the collection has judgments."""
+        return bool(self.settings.get("judged", True))
+
     @cached_property
     def qrels(self) -> dict[str, dict[str, int]]:
         """All judgments of the queries here, also of documents that the first stage did not find."""
-        return read_qrels(self.folder / "qrels.trec")
+        return read_qrels(self.folder / "qrels.trec") if self.judged else {}
 
     @cached_property
     def run(self) -> dict[str, dict[str, float]]:
@@ -142,6 +147,7 @@ def build_rows(
     output: str | os.PathLike,
     collection: Collection,
     options: SplitOptions | None = None,
+    qrels: Mapping[str, Mapping[str, int]] | None = None,
 ) -> dict:
     """
     Joins selected passages with grades and splits them, one file a split; see [`load_rows`].
@@ -151,17 +157,18 @@ def build_rows(
         output (`str` or `os.PathLike`): a new folder, or one begun with the same settings.
         collection ([`Collection`]): whose judgments and folds are used.
         options ([`SplitOptions`], *optional*): how to split.
+        qrels (`Mapping`, *optional*): what [`known_judgments`] gave for the collection, where it was asked before.
 
     Returns:
         `dict`: the settings and, under `counts`, what was done; also in `output/settings.json`.
     """
     options, output = options or SplitOptions(), Path(output)
     selection = read_settings(selected, SELECTION, SELECTION_MADE_BY, SELECTION_FORMAT)
-    query_ids, qrels = selection["counts"]["query_ids"], collection.qrels()
-    unknown = check_judgments(collection)
-    plan = plan_splits(collection, query_ids, options)
-    qrels = {q: qrels[q] for q in query_ids if q in plan.split_of and qrels.get(q)}
-    if not qrels:
+    query_ids, queries = selection["counts"]["query_ids"], collection.queries()
+    known = known_judgments(collection) if qrels is None else qrels
+    plan = plan_splits(collection, query_ids, options, judged=bool(known))
+    qrels = {q: known[q] for q in query_ids if q in plan.split_of and known.get(q)}
+    if known and not qrels:
         raise ValueError(f"{selected}: none of its queries is judged in {collection.name}")
     settings = _settings(selection, options, plan, qrels)
     done = claim_folder(output, settings)
@@ -169,14 +176,19 @@ def build_rows(
         return done
     shards = shards_of(selected, query_ids, selection["shard_queries"])
     written = _write_splits(shards, output, plan, qrels)
-    write_qrels(output / "qrels.trec", qrels)
+    if qrels:
+        write_qrels(output / "qrels.trec", qrels)
     if plan.folds is not None:
         write_folds(output / "folds.json", plan.folds)
     counts = {
         **_inherited(selection["counts"]),
         **written,
         "relevant_judged": sum(grade > 0 for grades in qrels.values() for grade in grades.values()),
-        "skipped": {**selection["counts"]["skipped"], "judged_queries_unknown": unknown, **plan.skipped},
+        "skipped": {
+            **selection["counts"]["skipped"],
+            "judged_queries_unknown": len(known.keys() - queries.keys()),
+            **plan.skipped,
+        },
     }
     with atomic_open(output / "README.md") as file:
         file.write(dataset_card(settings, counts))
@@ -191,6 +203,7 @@ def _settings(selection: Mapping, options: SplitOptions, plan: SplitPlan, qrels:
         "format": FORMAT,
         "split_by": plan.source,
         "splits": list(plan.splits),
+        **({} if qrels else {"judged": False}),
         "sha256": {
             **selection["sha256"],
             "qrels": json_sha256([[query_id, list(grades.items())] for query_id, grades in qrels.items()]),
@@ -208,6 +221,7 @@ def _inherited(counts: Mapping) -> dict:
 def _write_splits(shards: QueryShards, output: Path, plan: SplitPlan, qrels: Mapping) -> dict[str, int]:
     """Writes every split's file in one pass over the selected passages, and counts pairs of query and passage."""
     counts = dict.fromkeys(("queries", "queries_unjudged", "pairs", "unjudged", "relevant"), 0)
+    unjudged = 0 if qrels else None  # not judged beside others is not relevant, but where nobody judged nobody knows
     with ExitStack() as stack:
         writers: dict[str, pq.ParquetWriter] = {}
         for split in plan.splits:
@@ -219,7 +233,7 @@ def _write_splits(shards: QueryShards, output: Path, plan: SplitPlan, qrels: Map
                 continue
             grades = qrels.get(selected["query_id"], {})
             row = {name: selected[name] for name in SCHEMA.names if name != "grades"}
-            row["grades"] = [grades.get(doc_id, 0) for doc_id in selected["doc_ids"]]
+            row["grades"] = [grades.get(doc_id, unjudged) for doc_id in selected["doc_ids"]]
             writers[split].write_table(pa.Table.from_pylist([row], schema=SCHEMA))
             _count(counts, row["doc_ids"], grades)
     return counts

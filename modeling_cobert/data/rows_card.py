@@ -46,7 +46,8 @@ tags:
 
 One row is a query with its candidates in first-stage order: `doc_ids`, the `passages` that stand for them, their
 `ranks` in the first-stage run, the first being 1, its scores and the selector's, and `grades` from the judgments, 0
-where nobody judged. Groups and prototypes are made of it when it is read.
+where nobody judged, or null where the collection has no judgments at all. Groups and prototypes are made of it when it
+is read.
 
 ```python
 import datasets
@@ -57,8 +58,8 @@ rows = datasets.load_dataset("this/folder")  # one row a query, by split
 folder = load_rows("this/folder")  # also folds, judgments and the first-stage run
 ```
 
-Beside the rows: `qrels.trec` (all judgments of their queries), `folds.json` (where there are folds; split `fold_i`
-holds the queries that fold i tests) and `settings.json` (what stands below, for programs).
+Beside the rows: `qrels.trec` (all judgments of their queries, where there are some), `folds.json` (where there are
+folds; split `fold_i` holds the queries that fold i tests) and `settings.json` (what stands below, for programs).
 
 | count | |
 |---|---|

@@ -14,7 +14,8 @@ class Summary:
     Args:
         queries, documents, passages (`int`): queries, distinct documents among their candidates, and distinct
             passages of these.
-        k, recall: how many candidates a query has at most, and the first stage's recall there: the ceiling.
+        k, recall: how many candidates a query has at most, and the first stage's recall there: the ceiling; `None`
+            without judgments.
         unjudged (`float`): share of candidates that nobody judged (and that count as not relevant).
         truncated (`float` or `None`): share of query-passage pairs that are longer than the selector reads.
         skipped (`dict[str, int]`): what was left out, by kind.
@@ -24,18 +25,19 @@ class Summary:
     documents: int
     passages: int
     k: int
-    recall: float
+    recall: float | None
     unjudged: float
     truncated: float | None
     skipped: dict[str, int]
 
     def __str__(self) -> str:
         truncated = "not counted (no tokenizer)" if self.truncated is None else f"{self.truncated:.4f}"
+        recall = "not measured (no judgments)" if self.recall is None else f"{self.recall:.4f}"
         lines = [
             f"queries            {self.queries}",
             f"documents          {self.documents}",
             f"passages           {self.passages}",
-            f"recall@{self.k:<11} {self.recall:.4f}",
+            f"recall@{self.k:<11} {recall}",
             f"share unjudged     {self.unjudged:.4f}",
             f"share truncated    {truncated}",
         ]
@@ -51,7 +53,7 @@ def summarise(rows: RowsFolder) -> Summary:
         documents=counts["selected_documents"],
         passages=counts["selected_passages"],
         k=k,
-        recall=recall_ceiling(rows.qrels, rows.run, k),
+        recall=recall_ceiling(rows.qrels, rows.run, k) if rows.judged else None,
         unjudged=counts["unjudged"] / counts["pairs"],
         truncated=None if truncated is None else truncated / counts["selected_pair_passages"],
         skipped=counts["skipped"],

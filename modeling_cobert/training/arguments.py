@@ -1,9 +1,12 @@
 """What `train_cobert.py` can be told: model, data, and Hugging Face's TrainingArguments with the paper's defaults."""
 
+import math
 import sys
 from dataclasses import dataclass, field
 
 from transformers import TrainingArguments
+
+from ..loss_cobert import DISTILLATION_LOSSES
 
 VARIANTS = {
     "full": {},
@@ -124,6 +127,63 @@ class DataOptions:
     def __post_init__(self):
         if self.fold is not None and self.fold != "all" and not (self.fold.isascii() and self.fold.isdigit()):
             raise ValueError(f"--fold must be the number of a fold, or all, not {self.fold!r}")
+
+
+@dataclass(frozen=True)
+class TeacherOptions:
+    """Scores to learn from, beside judgments or in their place."""
+
+    teacher: str | None = field(
+        default=None,
+        metadata={
+            "help": "A TREC run whose scores teach: of any cross-encoder, bi-encoder or mixture, for the training "
+            "queries; of others nothing is read. '{fold}' stands for the fold's number."
+        },
+    )
+    teacher_loss: str | None = field(
+        default=None,
+        metadata={
+            "choices": list(DISTILLATION_LOSSES),
+            "help": "How it teaches: kl (the default; the group's scores as a distribution) or margin_mse (the "
+            "differences of scores).",
+        },
+    )
+    teacher_weight: float | None = field(
+        default=None,
+        metadata={
+            "help": "The teacher's share of the loss, from 0 to 1; the rest is that of the judgments. With 1 there "
+            "need be none. Default: 0.5."
+        },
+    )
+    teacher_temperature: float | None = field(
+        default=None, metadata={"help": "What the teacher's scores are divided by. Default: 1."}
+    )
+
+    def __post_init__(self):
+        names = ("teacher_loss", "teacher_weight", "teacher_temperature")
+        given = [f"--{name}" for name in names if getattr(self, name) is not None]
+        if self.teacher is None and given:
+            raise ValueError(f"{', '.join(given)} without a teacher: name its run with --teacher, or leave it out")
+        if self.loss not in DISTILLATION_LOSSES:
+            raise ValueError(f"--teacher_loss must be one of {', '.join(DISTILLATION_LOSSES)}, not {self.loss!r}")
+        if not 0 <= self.weight <= 1:
+            raise ValueError(f"--teacher_weight must be from 0 to 1, got {self.weight:g}")
+        if not 0 < self.temperature < math.inf:
+            raise ValueError(f"--teacher_temperature must be above 0, got {self.temperature:g}")
+
+    @property
+    def loss(self) -> str:
+        return self.teacher_loss or "kl"
+
+    @property
+    def weight(self) -> float:
+        """Of the teacher's loss; 0 where there is no teacher."""
+        given = 0.5 if self.teacher_weight is None else self.teacher_weight
+        return 0.0 if self.teacher is None else given
+
+    @property
+    def temperature(self) -> float:
+        return 1.0 if self.teacher_temperature is None else self.teacher_temperature
 
 
 @dataclass

@@ -101,13 +101,15 @@ def _results(results: Mapping, first_stage: str) -> str:
 
 
 def _facts(settings: Mapping, results: Mapping) -> str:
-    training, model = settings["training"], settings["model"]
+    training, model, teacher = settings["training"], settings["model"], settings.get("teacher")
+    alone = teacher is not None and teacher["weight"] == 1
     facts = {
         "encoder": model.get("encoder"),
         "calibrator": model.get("calibrator"),
         "scorer": model.get("scorer"),
         "went on from": model.get("checkpoint"),
-        "loss": model.get("loss") or "pointwise",
+        "loss": None if alone else model.get("loss") or "pointwise",
+        "teacher": _teacher(teacher) if teacher is not None else None,
         "encoder frozen": "yes" if settings["freeze_encoder"] else "no",
         "groups a step": settings["groups_a_step"],
         "order of the groups": settings["feed_order"],
@@ -122,6 +124,11 @@ def _facts(settings: Mapping, results: Mapping) -> str:
     facts |= {f"validation {name}": f"{value:.4f}" for name, value in results.get("validation", {}).items()}
     rows = [f"| {name} | {_text(_name(value))} |" for name, value in facts.items() if value is not None]
     return "\n".join(["| | |", "|---|---|", *rows])
+
+
+def _teacher(teacher: Mapping) -> str:
+    how = f"{teacher['loss']}, weight {teacher['weight']:g}, temperature {teacher['temperature']:g}"
+    return f"the run {teacher['tag']} ({teacher['sha256'][:12]}), {how}"
 
 
 def _selector(selector: str) -> str:

@@ -5,7 +5,7 @@ import json
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -24,13 +24,14 @@ from ..ranking.inputs import RowsInputs
 from ..ranking.seen import add_seen, refuse_seen, seen_queries
 from ..steps.files import write_json
 from ..steps.folders import claim_folder, read_settings, write_settings
-from .arguments import CoBertTrainingArguments, DataOptions, ModelOptions
+from .arguments import CoBertTrainingArguments, DataOptions, ModelOptions, TeacherOptions
 from .card import write_card
 from .checks import check_space, check_writable
 from .frozen import FrozenVectors
 from .gradient_cache import encoder_in_chunks
 from .initial import in_fold, initial_model, source_name, variant_of
 from .interruption import Interruption, last_complete_checkpoint
+from .teacher import read_teacher, teacher_settings
 from .trainer import GroupTrainer
 
 logger = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ def train(
     data_options: DataOptions,
     group_options: GroupOptions,
     training_args: CoBertTrainingArguments,
+    teacher_options: TeacherOptions | None = None,
 ) -> dict:
     """
     Does what `train_cobert.py` was told.
@@ -77,10 +79,10 @@ def train(
     """
     rows = load_rows(data_options.rows)
     train_rows = None if data_options.train_rows is None else load_rows(data_options.train_rows)
-    output = Path(training_args.output_dir)
+    output, teacher = Path(training_args.output_dir), teacher_options or TeacherOptions()
     jobs = [
         SplitTraining(
-            model_options, data_options, group_options, training_args, rows, split, number, folder, train_rows
+            model_options, data_options, group_options, training_args, rows, split, number, folder, train_rows, teacher
         )
         for number, split, folder in plan_trainings(rows, data_options, output)
     ]
@@ -125,6 +127,7 @@ class SplitTraining:
         number (`int`, *optional*): of the fold.
         folder (`Path`): where the model, its checkpoints, `test.trec` and `results.json` go.
         train_rows ([`RowsFolder`], *optional*): other rows to train on.
+        teacher_options ([`TeacherOptions`], *optional*): whose scores to learn from.
     """
 
     model_options: ModelOptions
@@ -136,6 +139,7 @@ class SplitTraining:
     number: int | None
     folder: Path
     train_rows: RowsFolder | None = None
+    teacher_options: TeacherOptions = field(default_factory=TeacherOptions)
 
     def __post_init__(self):
         self.top = Path(self.args.output_dir)
@@ -155,7 +159,9 @@ class SplitTraining:
         for name in ("encoder", "calibrator", "scorer", "checkpoint"):
             options[name] = source_name(in_fold(options[name], self.number))
         start = in_fold(self.model_options.checkpoint or self.model_options.encoder, self.number)
-        other = {} if self.train_rows is None else {"train_rows": self.train_rows.fingerprint}
+        other: dict = {} if self.train_rows is None else {"train_rows": self.train_rows.fingerprint}
+        if self.teacher_options.teacher is not None:
+            other["teacher"] = teacher_settings(self.teacher_options, self.number)
         batch = self.args.train_batch_size * self.args.gradient_accumulation_steps
         return {
             "step": "training",
@@ -174,13 +180,17 @@ class SplitTraining:
             "training": {name: _plain(getattr(self.args, name)) for name in DECISIVE},
         }
 
+    @cached_property
+    def teacher(self) -> dict[str, dict[str, float]] | None:
+        """The teacher's scores of the training queries; of validation and test it says nothing here."""
+        if self.teacher_options.teacher is None:
+            return None
+        rows = (self.train_rows or self.rows).dataset(self.split.train).select_columns(["query_id", "doc_ids"])
+        return read_teacher(self.teacher_options, {row["query_id"]: set(row["doc_ids"]) for row in rows}, self.number)
+
     def check(self) -> None:
         """What can be known to fail fails here, before any training."""
-        if not self.split.validation and self.args.eval_strategy != "no":
-            raise ValueError(
-                "there are no validation queries to select by: give --eval_strategy no and "
-                "--load_best_model_at_end False, or rows with a split 'validation'"
-            )
+        self._check_judgments()
         if self.rows.settings.get("chosen_by") == "judgments":
             raise ValueError(
                 f"{self.rows.folder}: its passages were chosen by the judgments, a test on them would mean nothing: "
@@ -190,10 +200,24 @@ class SplitTraining:
             if self.args.freeze_encoder:
                 raise ValueError("--train_rows is for training the encoder: leave it out with --freeze_encoder")
             self.train_rows.dataset(self.split.train)  # raises where a query has no row
+        _ = self.teacher  # raises where its run does not fit
         refuse_seen(self.settings["seen"], self.rows.name, self.split.test, str(self.folder), CURE)
         if self.main_process:
             check_writable(self.folder)
             claim_folder(self.folder, self.settings)
+
+    def _check_judgments(self) -> None:
+        if not (self.train_rows or self.rows).judged and self.teacher_options.weight < 1:
+            raise ValueError(
+                f"{(self.train_rows or self.rows).folder}: rows without judgments: give --teacher and "
+                "--teacher_weight 1, and a teacher's scores are learnt from alone"
+            )
+        if self.args.eval_strategy != "no" and not any(map(self.rows.qrels.get, self.split.validation)):
+            there = "none of the validation queries is judged" if self.split.validation else "no validation queries"
+            raise ValueError(
+                f"there is nothing to select by, {there}: give --eval_strategy no and --load_best_model_at_end "
+                "False, or rows with a split 'validation' and its judgments"
+            )
 
     def run(self) -> dict:
         """Trains and tests, goes on where it was interrupted, or returns the results that are there."""
@@ -234,6 +258,7 @@ class SplitTraining:
             options,
             seed if self.data_options.random_edges else None,
             vectors,
+            self.teacher,
         )
         steps = math.ceil(self.args.num_train_epochs * len(groups) / self.settings["groups_a_step"])
         if self.main_process:
@@ -249,6 +274,7 @@ class SplitTraining:
             feed_order=self.data_options.feed_order,
             note={"seen": self.settings["seen"]},
             card=lambda folder: self._write_card(model, folder),
+            teacher=self.teacher_options,
         )
 
     def _inputs(self, query_ids: tuple[str, ...]) -> RowsInputs:
@@ -296,6 +322,9 @@ def tag_of(variant: str) -> str:
 
 
 def _measure(run: Mapping, first_stage: Mapping, qrels: Mapping) -> dict:
+    if not any(map(qrels.get, run)):
+        logger.warning("none of the %d test queries is judged: they are ranked, nothing is measured", len(run))
+        return {}
     return {
         "queries": sum(bool(qrels.get(query_id)) for query_id in run),
         "test": measure_run(qrels, run, DEFAULT_MEASURES),
@@ -309,9 +338,11 @@ def summarize(folders: list[Path], results: list[dict], rows: RowsFolder, output
     for folder in folders:
         merged |= read_run(folder / RUN)
     write_run(output / "run.trec", merged, tag_of(results[0]["variant"]))
+    measured = [r for r in results if "test" in r]
     mean = {
-        kind: {name: math.fsum(r[kind][name] for r in results) / len(results) for name in results[0][kind]}
+        kind: {name: math.fsum(r[kind][name] for r in measured) / len(measured) for name in measured[0][kind]}
         for kind in ("test", "first_stage")
+        if measured
     }
     first = {query_id: rows.run[query_id] for query_id in merged}
     summary = {"folds": results, "mean": mean, "all_queries": _measure(merged, first, rows.qrels)}
@@ -330,16 +361,16 @@ def results_table(results: dict) -> str:
 
     folds = results.get("folds", [])
     for number, fold in enumerate(folds, start=1):
-        line(f"fold {number}: {fold['queries']}", f"{fold['epoch']:g}", fold["test"])
-    if folds:
+        line(f"fold {number}: {fold.get('queries')}", f"{fold['epoch']:g}", fold.get("test"))
+    if folds and results["mean"]:
         line("mean of the folds", "", results["mean"]["test"])
         line(f"all {results['all_queries']['queries']}", "", results["all_queries"]["test"])
         line("all, first stage", "", results["all_queries"]["first_stage"])
-    else:
+    elif not folds:
         line(f"validation, {results['variant']}", f"{results['epoch']:g}", results.get("validation"))
         line(f"test, {results['variant']}", f"{results['epoch']:g}", results.get("test"))
         line("test, first stage", "", results.get("first_stage"))
-    return "\n".join(lines)
+    return "\n".join(lines) if len(lines) > 2 else "nothing was measured: there are no judgments to do it by"
 
 
 def _best(trainer: GroupTrainer) -> dict:

@@ -15,12 +15,13 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints, speed_metrics
 
 from ..evaluation.measures import DEFAULT_MEASURES, measure_run, parse_measures
-from ..loss_cobert import ranking_loss
+from ..loss_cobert import IGNORE, distillation_loss, ranking_loss
 from ..ranking.inputs import RowsInputs
 from ..ranking.ranker import Ranker
 from ..ranking.seen import COMPLETE
 from ..ranking.ties import strict_scores
 from ..steps.progress import A_MINUTE
+from .arguments import TeacherOptions
 from .interruption import mark_complete
 from .sampler import GroupSampler
 
@@ -40,12 +41,22 @@ class GroupTrainer(Trainer):
         feed_order (`str`, *optional*, defaults to `"shuffled"`): see [`GroupSampler`].
         note (`dict`, *optional*): goes into every checkpoint, such as the queries that the model has seen.
         card (`Callable`, *optional*): writes the model card into a folder.
+        teacher ([`TeacherOptions`], *optional*): how the losses of judgments and of a teacher are mixed, where groups
+            have `teacher_scores`.
         kwargs: as for `Trainer`. `train_dataset` is a [`GroupView`], `eval_dataset` a [`RowsInputs`].
     """
 
     eval_dataset: RowsInputs
 
-    def __init__(self, *args, feed_order: str = "shuffled", note: dict | None = None, card=None, **kwargs):
+    def __init__(
+        self,
+        *args,
+        feed_order: str = "shuffled",
+        note: dict | None = None,
+        card=None,
+        teacher: TeacherOptions | None = None,
+        **kwargs,
+    ):
         training_args = kwargs["args"]
         measures = list(DEFAULT_MEASURES)
         chosen = (training_args.metric_for_best_model or "loss").removeprefix("eval_")
@@ -54,6 +65,7 @@ class GroupTrainer(Trainer):
             training_args.metric_for_best_model = str(parse_measures([chosen])[0])
         self.measures = [str(measure) for measure in parse_measures(measures)]
         self.feed_order, self.note, self.card = feed_order, note or {}, card
+        self.teacher = teacher or TeacherOptions()
         super().__init__(*args, **kwargs)
         if training_args.disable_tqdm:
             self.add_callback(_LineAMinute)
@@ -88,8 +100,12 @@ class GroupTrainer(Trainer):
         return metrics
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        query_ids = inputs.pop("query_ids", None)
+        query_ids, teacher_scores = inputs.pop("query_ids", None), inputs.pop("teacher_scores", None)
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        if teacher_scores is not None:
+            teacher, mask = self.teacher, inputs["document_mask"][:, -teacher_scores.shape[1] :]
+            taught = distillation_loss(teacher.loss, outputs.logits, teacher_scores, mask, teacher.temperature)
+            loss = (1 - teacher.weight) * loss + teacher.weight * taught
         if not torch.isfinite(loss).all():
             raise FloatingPointError(
                 f"the loss is {loss.mean().item()} at step {self.state.global_step}, query "
@@ -171,7 +187,8 @@ def _rank(ranker: Ranker, inputs: RowsInputs, query_id: str) -> tuple[dict[str, 
     """One query's strict scores, and the loss of each of its groups."""
     encoded = inputs.encode(ranker, query_id)
     calibrated, _ = ranker.calibrate(encoded.vectors, encoded.prototypes)
-    logits, grades = ranker.score_groups(calibrated, encoded.groups), inputs.rows.row(query_id)["grades"]
+    logits = ranker.score_groups(calibrated, encoded.groups)
+    grades = [IGNORE if grade is None else grade for grade in inputs.rows.row(query_id)["grades"]]
     losses = [
         ranking_loss(ranker.model.config.loss, torch.tensor([group]), torch.tensor([grades[start:end]])).item()
         for group, (start, end) in zip(logits, encoded.groups, strict=True)
