@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from modeling_cobert.loss_cobert import LOSSES, ranking_loss
+from modeling_cobert.loss_cobert import DISTILLATION_LOSSES, LOSSES, distillation_loss, ranking_loss
 
 LOGITS, LABELS = [2.0, -1.0, 0.5], [1, 0, 2]
+SCORES = [3.0, 2.5, -4.0]
+NAN = float("nan")
 
 
 def sigmoid(x):
@@ -101,3 +103,90 @@ def test_any_grade_above_zero_is_relevant_to_the_pointwise_loss():
         ranking_loss("pointwise", logits, torch.tensor([[1, 0, 1]])),
         ranking_loss("pointwise", logits, torch.tensor([[3, 0, 2]])),
     )
+
+
+# --- of a teacher
+
+
+def softmax(values: list[float]) -> list[float]:
+    return [math.exp(x) / sum(map(math.exp, values)) for x in values]
+
+
+def taught_by_hand(name: str, logits: list[float], scores: list[float], temperature: float = 1.0) -> list[float]:
+    """The losses whose mean over all groups is wanted: one a group, or one a pair that the teacher orders."""
+    scores = [score / temperature for score in scores]
+    if name == "kl":
+        wanted, found = softmax(scores), softmax(logits)
+        return [sum(p * math.log(p / q) for p, q in zip(wanted, found, strict=True))]
+    pairs = [(i, j) for i in range(len(scores)) for j in range(len(scores)) if scores[i] > scores[j]]
+    return [((logits[i] - logits[j]) - (scores[i] - scores[j])) ** 2 for i, j in pairs]
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5, 4.0])
+@pytest.mark.parametrize("name", DISTILLATION_LOSSES)
+def test_a_teacher_by_hand(name, temperature):
+    loss = distillation_loss(name, torch.tensor([LOGITS]), torch.tensor([SCORES]), temperature=temperature)
+    assert loss.item() == pytest.approx(mean(taught_by_hand(name, LOGITS, SCORES, temperature)), rel=1e-5)
+
+
+def test_margins_in_whole_numbers():
+    """Margins 1, 3, 2 where 4, 4, 0 are wanted: the teacher ties the last two, which leaves (1-4)^2 and (3-4)^2."""
+    loss = distillation_loss("margin_mse", torch.tensor([[3.0, 2.0, 0.0]]), torch.tensor([[5.0, 1.0, 1.0]]))
+    assert loss.item() == (9 + 1) / 2
+
+
+@pytest.mark.parametrize("name", DISTILLATION_LOSSES)
+def test_a_teacher_of_groups_with_gaps_and_padding(name):
+    """As if only scored candidates were there, whatever logits and scores the others hold."""
+    logits = torch.tensor([[*LOGITS, NAN], [0.3, 7.0, 0.1, 9.0], [1.0, 2.0, 3.0, 4.0]], requires_grad=True)
+    scores = torch.tensor([[*SCORES, 5.0], [1.0, NAN, 2.5, 8.0], [2.0, NAN, NAN, NAN]])
+    mask = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 1]])
+    loss = distillation_loss(name, logits, scores, mask)
+    wanted = taught_by_hand(name, LOGITS, SCORES) + taught_by_hand(name, [0.3, 0.1], [1.0, 2.5])
+    assert loss.item() == pytest.approx(mean(wanted), rel=1e-5)
+    loss.backward()
+    counted = torch.tensor([[True, True, True, False], [True, False, True, False], [False] * 4])
+    assert (logits.grad[~counted] == 0).all() and (logits.grad[counted] != 0).all()
+
+
+@pytest.mark.parametrize("name", DISTILLATION_LOSSES)
+@pytest.mark.parametrize("scores", [[NAN] * 3, [NAN, 2.0, NAN], [float("inf"), 1.0, float("-inf")]])
+def test_fewer_than_two_scores_teach_nothing(name, scores):
+    logits = torch.tensor([LOGITS], requires_grad=True)
+    loss = distillation_loss(name, logits, torch.tensor([scores]))
+    loss.backward()
+    assert loss.item() == 0 and (logits.grad == 0).all()
+
+
+@pytest.mark.parametrize("name", DISTILLATION_LOSSES)
+def test_what_a_teachers_loss_does_not_depend_on(name):
+    """Order, a constant added to all logits or scores of a group, precision; and it is finite at any scale."""
+    generator = torch.Generator().manual_seed(0)
+    logits, scores = torch.randn(3, 9, generator=generator), torch.randn(3, 9, generator=generator)
+    scores[1, 4:] = NAN
+    order, shift = torch.randperm(9, generator=generator), torch.tensor([[4.0], [-7.0], [0.5]])
+    loss = distillation_loss(name, logits, scores)
+    assert_close(distillation_loss(name, logits[:, order], scores[:, order]), loss)
+    assert_close(distillation_loss(name, logits + shift, scores), loss)
+    assert_close(distillation_loss(name, logits, scores + shift), loss)
+    assert_close(distillation_loss(name, logits, scores * 3, temperature=3.0), loss)
+    half = distillation_loss(name, logits.half(), scores)
+    assert half.dtype == torch.float32 and half.item() == pytest.approx(loss.item(), rel=1e-2)
+    assert torch.isfinite(distillation_loss(name, logits * 1e4, scores * 1e4))
+
+
+@pytest.mark.parametrize("name", DISTILLATION_LOSSES)
+def test_the_best_student_is_its_teacher_at_that_temperature(name):
+    scores = torch.tensor([SCORES, [1.0, 1.0, 4.0]])
+    best = (scores / 2.5).requires_grad_()
+    loss = distillation_loss(name, best, scores, temperature=2.5)
+    loss.backward()
+    assert loss.item() == pytest.approx(0, abs=1e-6) and best.grad.abs().max() < 1e-6
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(20):
+        other = best.detach() + 0.1 * torch.randn(2, 3, generator=generator)
+        assert distillation_loss(name, other, scores, temperature=2.5) > loss

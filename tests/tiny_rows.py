@@ -20,9 +20,14 @@ GROUPS = Grouping(num_prototypes=2, group_size=5, group_overlap=1)
 
 
 def make_rows(
-    folder: Path, queries: int = 6, folds: int | None = None, documents: int = DOCUMENTS, selector: str = "lexical"
+    folder: Path,
+    queries: int = 6,
+    folds: int | None = None,
+    documents: int = DOCUMENTS,
+    selector: str = "lexical",
+    judged: bool = True,
 ) -> Path:
-    """Queries of two words; a document that names the first of them is relevant."""
+    """Queries of two words; a document that names the first of them is relevant, where there are judgments."""
     generator = random.Random(7)
     names = [f"q{i}" for i in range(queries)]
     fold_list = None if folds is None else make_folds(names, "round-robin", num_folds=folds)
@@ -35,10 +40,13 @@ def make_rows(
     for split, query_ids in splits.items():
         rows = [make_row(generator, query_id, documents, selector) for query_id in query_ids]
         qrels |= {row["query_id"]: dict(zip(row["doc_ids"], row["grades"], strict=True)) for row in rows}
+        if not judged:
+            rows = [row | {"grades": [None] * documents} for row in rows]
         path = folder / split_file(split)
         path.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path)
-    write_qrels(folder / "qrels.trec", qrels)
+    if judged:
+        write_qrels(folder / "qrels.trec", qrels)
     if fold_list is not None:
         write_folds(folder / "folds.json", fold_list)
     settings = {
@@ -54,6 +62,7 @@ def make_rows(
         "splits": list(splits),
         "sha256": {"queries": queries, "folds": folds, "documents": documents},
     }
+    settings |= {} if judged else {"judged": False}
     write_settings(folder, settings, {"queries": queries, "skipped": {}})
     return folder
 

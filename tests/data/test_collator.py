@@ -1,6 +1,7 @@
 """The collator against tensors written out by hand, and against the tokens that `rerank` reads."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from modeling_cobert.data.collator import GroupCollator
 from modeling_cobert.passages_cobert import PairTokenizer
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] a b cat dog eel ##s fox é ! the".split()
+VALUE = {"teacher_scores": [-3e38]}
 PAD, UNK, CLS, SEP, _, A, B, CAT, DOG, EEL, S, FOX, E_ACUTE, BANG, THE = range(len(WORDS))
 
 
@@ -170,6 +172,21 @@ def test_exact_vectors():
     assert without["vectors"].tolist() == [[[3.0, 4.0], [5.0, 6.0]], [[7.0, 8.0], [0.0, 0.0]]]
     with pytest.raises(ValueError, match="query 'q1', group None: a group without candidates"):
         GroupCollator(None)([{**groups[0], "grades": [], "vectors": torch.empty(0, 2)}])
+
+
+def test_exact_teacher_scores(tokenizer):
+    """Beside the labels, in single precision; no number where there is no score, nor where there is no candidate."""
+    taught = [group() | {"teacher_scores": [1.5, math.nan]}, group(candidates=["a"], grades=[None]) | VALUE]
+    batch = collate(tokenizer, max_length=10)(taught)
+    untaught = collate(tokenizer, max_length=10)([{k: v for k, v in g.items() if "teacher" not in k} for g in taught])
+    scores = batch.pop("teacher_scores")
+    assert batch.keys() == untaught.keys() and all(torch.equal(batch[name], untaught[name]) for name in batch)
+    expected = torch.tensor([[1.5, math.nan], [-3e38, math.nan]])
+    torch.testing.assert_close(scores, expected, rtol=0, atol=0, equal_nan=True)
+    vectors = {"prototype_vectors": torch.ones(1, 2), "vectors": torch.ones(2, 2)}
+    batch = GroupCollator(None, num_prototypes=1)([taught[0] | vectors])
+    assert set(batch) == {"vectors", "document_mask", "labels", "teacher_scores"}
+    torch.testing.assert_close(batch["teacher_scores"], expected[:1], rtol=0, atol=0, equal_nan=True)
 
 
 def test_vectors_in_place_of_tokens(tokenizer):

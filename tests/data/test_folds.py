@@ -295,6 +295,19 @@ def test_a_plan_without_folds(collection_folder):
     assert plan.turns == [Fold((), (), ("q4", "q1"))]
 
 
+def test_a_plan_without_judgments(collection_folder, tmp_path):
+    """All queries are there to train on, unless the collection has folds or some were asked for."""
+    collection, queries = open_collection(collection_folder), list(small.QUERIES)
+    plan = plan_splits(collection, queries[::-1], judged=False)
+    assert (plan.splits, plan.folds) == ({"train": tuple(queries[::-1])}, None)
+    for folds in ("random", "round-robin", "none"):
+        asked = SplitOptions(folds)
+        assert plan_splits(collection, queries, asked, judged=False) == plan_splits(collection, queries, asked)
+    own = small.write_collection(tmp_path / "own")
+    write_folds(own / "folds.json", rotate_parts([("q1", "3"), ("q-ü", "q4"), ("q5", "q6", "q7")]))
+    assert list(plan_splits(open_collection(own), queries, judged=False).splits) == ["fold_1", "fold_2", "fold_3"]
+
+
 def test_what_a_plan_does_with_queries_that_do_not_fit_is_the_collections_word_or_the_callers(
     collection_folder, tmp_path
 ):

@@ -1,5 +1,6 @@
 """Groups as a view of rows: by hand, with every kind of prototypes, and with edges that move from epoch to epoch."""
 
+import math
 import random
 
 import datasets
@@ -168,6 +169,18 @@ def test_vectors_stand_for_passages():
     assert (first["grades"], second["grades"]) == ([0, 2, 0], [0, 0, -1])
     none = GroupView(datasets.Dataset.from_list([ROW]), options(prototypes="none"), vectors=vectors.__getitem__)
     assert none[0]["prototype_vectors"].shape == (0, 2)
+
+
+@pytest.mark.parametrize("vectors", [None, lambda query_id: torch.zeros(5, 2)])
+def test_a_teachers_scores_lie_beside_the_grades(vectors):
+    """By document, wherever the run has it; what the run lacks is no number."""
+    teacher = {"q": {"c": 3.5, "e": -1.0, "a": 0.25, "z": 9.0}, "other": {"b": 7.0}}
+    view = GroupView(datasets.Dataset.from_list([ROW]), options(), vectors=vectors, teacher=teacher)
+    first, second = (group["teacher_scores"] for group in view)
+    assert first == pytest.approx([0.25, math.nan, 3.5], nan_ok=True)
+    assert second == pytest.approx([3.5, math.nan, -1.0], nan_ok=True)
+    untaught = GroupView(datasets.Dataset.from_list([ROW]), options(), vectors=vectors, teacher={"other": {}})
+    assert all(math.isnan(score) for group in untaught for score in group["teacher_scores"])
 
 
 def test_what_is_left_out_is_the_models():

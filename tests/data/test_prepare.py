@@ -1,6 +1,7 @@
 """Preparation: killed in every step and resumed, and a summary that slow counting of the same files confirms."""
 
 import json
+import shutil
 from collections import defaultdict
 
 import pytest
@@ -110,6 +111,23 @@ def test_folds_and_judgments_are_checked_before_the_work(tmp_path):
     with pytest.raises(ValueError, match="1 of 2 judged queries are not in the collection"):
         prepare(collection, tmp_path / "out", SelectionOptions("lexical"))
     assert not (tmp_path / "out").exists()
+
+
+def test_a_collection_without_judgments(tmp_path, caplog):
+    collection = small.write_collection(tmp_path / "collection")
+    shutil.rmtree(collection / "qrels")
+    small.write_run(tmp_path / "run.trec")
+    selection = SelectionOptions("lexical", passage_words=10, passage_overlap=4)
+    arguments = (open_collection(collection), tmp_path / "out", selection)
+    rows = prepare(*arguments, run=tmp_path / "run.trec", progress=False)
+    assert caplog.text.count("no judgments: ") == 1
+    assert {split: len(ids) for split, ids in rows.splits.items()} == {"train": 7}
+    summary = summarise(rows)
+    assert (summary.recall, summary.unjudged) == (None, 1.0)
+    assert "not measured (no judgments)" in str(summary)
+    before = small.tree(tmp_path / "out")
+    assert prepare(*arguments, run=tmp_path / "run.trec", progress=False) == rows
+    assert small.tree(tmp_path / "out") == before
 
 
 def test_a_run_from_elsewhere_and_a_summary_in_words(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 
 import datasets
 import pyarrow.parquet as pq
@@ -16,6 +17,7 @@ from modeling_cobert.collections.options import SplitOptions
 from modeling_cobert.collections.trec import read_qrels
 from modeling_cobert.data.rows import build_rows, load_rows
 from modeling_cobert.data.selection import SelectionOptions, read_selected, select_passages
+from modeling_cobert.ranking.inputs import rows_inputs
 
 K = 15
 LISTS = {
@@ -202,6 +204,35 @@ def test_judgments_for_other_queries(folder, tmp_path):
     qrels.write_text("stranger 0 one 1\n")
     with pytest.raises(ValueError, match="not one judged query"):
         build_rows(folder / "selected", tmp_path / "none", skipping, SplitOptions("none"))
+
+
+def test_rows_without_judgments(folder, tmp_path, caplog):
+    """The rows of the same passages, all grades null; one warning; and evaluation finds nothing to measure by."""
+    judged = build(folder, tmp_path / "judged", folds="none")
+    collection = tmp_path / "collection"
+    small.write_collection(collection)
+    shutil.rmtree(collection / "qrels")
+    caplog.clear()
+    settings = build_rows(folder / "selected", tmp_path / "out", open_collection(collection))
+    assert caplog.text.count("no judgments") == 1 and "--teacher" in caplog.text
+    rows, others = load_rows(tmp_path / "out"), load_rows(tmp_path / "judged")
+    assert list(rows.splits) == ["train"] and not rows.judged and others.judged and rows.qrels == {}
+    assert not (tmp_path / "out" / "qrels.trec").exists()
+    for row, other in zip(rows.dataset(), others.dataset(), strict=True):
+        assert row == other | {"grades": [None] * K}
+    counts = settings["counts"]
+    assert (counts["queries"], counts["queries_unjudged"]) == (7, 7)
+    assert (counts["unjudged"], counts["relevant"], counts["relevant_judged"]) == (counts["pairs"], 0, 0)
+    assert rows.fingerprint != others.fingerprint and "judged" not in judged
+    assert rows_inputs(tmp_path / "out").qrels is None
+    assert datasets.load_dataset(str(tmp_path / "out"))["train"].features == COLUMNS
+    dealt = build_rows(folder / "selected", tmp_path / "dealt", open_collection(collection), SplitOptions("random"))
+    assert dealt["splits"] == [f"fold_{number}" for number in range(1, 6)]
+    # What was asked for and is not there stays an error.
+    with pytest.raises(FileNotFoundError, match="no judgments for split 'test'; there are none"):
+        build_rows(folder / "selected", tmp_path / "split", open_collection(collection, split="test"))
+    with pytest.raises(FileNotFoundError, match="nowhere.txt"):
+        build_rows(folder / "selected", tmp_path / "file", open_collection(collection, qrels="nowhere.txt"))
 
 
 def test_done_is_done_and_other_settings_do_not_mix(folder, tmp_path):

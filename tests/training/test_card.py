@@ -103,6 +103,18 @@ def test_no_path_and_no_markup_of_others(tmp_path):
     assert made.data.datasets == ["evil-img-src-x-code-link-http-x-heading"]
 
 
+def test_a_teacher_is_one_line(tmp_path):
+    teacher = {"tag": "ce|x", "sha256": "0123456789abcdef", "loss": "margin_mse", "weight": 0.25, "temperature": 2.0}
+    for weight, loss in ((0.25, True), (1, False)):
+        whole = settings() | {"teacher": teacher | {"weight": weight}}
+        write_card(tmp_path, tiny.config(), {"collection": "cranfield"}, whole, {})
+        text = (tmp_path / "README.md").read_text()
+        how = f"margin\\_mse, weight {weight}, temperature 2"
+        assert f"| teacher | the run ce\\|x (0123456789ab), {how} |" in text
+        assert ("| loss | pointwise |" in text) == loss
+    assert "teacher" not in card(tmp_path / "none").text
+
+
 @pytest.mark.parametrize("where", ["folder", "hub"])
 def test_trained_pushed_and_used_as_the_card_says(where, arguments, rows, encoder, tmp_path):
     """The snippet of the card runs, where the package cannot be imported; nothing of this machine is on the Hub."""
