@@ -26,10 +26,10 @@ def teacher_settings(options: TeacherOptions, fold: int | None = None) -> dict:
     path = teacher_path(options, fold)
     return {
         "tag": read_tag(path),
-        "sha256": file_sha256(path),
         "loss": options.loss,
         "weight": options.weight,
         "temperature": options.temperature,
+        "sha256": file_sha256(path),
     }
 
 

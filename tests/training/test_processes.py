@@ -12,8 +12,11 @@ import tiny
 import torch
 from safetensors.torch import load_file
 
+from modeling_cobert.collections.trec import write_run
 from modeling_cobert.commands import train as train_command
+from modeling_cobert.data.rows import load_rows
 from modeling_cobert.ranking.seen import COMPLETE
+from modeling_cobert.training.arguments import TeacherOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -52,13 +55,13 @@ run("train")
 
 
 @pytest.mark.parametrize(
-    ("launcher", "options", "interrupt"),
+    ("launcher", "options", "interrupt", "taught"),
     [
-        ("torchrun", {"encoder_chunk_size": 3, "num_train_epochs": 2}, True),
-        ("accelerate", {"freeze_encoder": True, "num_train_epochs": 1}, False),
+        ("torchrun", {"encoder_chunk_size": 3, "num_train_epochs": 2}, True, False),
+        ("accelerate", {"freeze_encoder": True, "num_train_epochs": 1}, False, True),
     ],
 )
-def test_two_processes_equal_one_with_accumulation(launcher, options, interrupt, arguments, rows, tmp_path):
+def test_two_processes_equal_one_with_accumulation(launcher, options, interrupt, taught, arguments, rows, tmp_path):
     encoder = tiny.bert_checkpoint(
         tmp_path / "encoder", layers=4, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
     )
@@ -67,6 +70,12 @@ def test_two_processes_equal_one_with_accumulation(launcher, options, interrupt,
     command = ["--rows", rows, "--encoder", encoder, "--calibrator_layers", 1, "--scorer_layers", 2]
     command += ["--num_prototypes", 2, "--group_size", 5, "--group_overlap", 1]
     command += ["--max_length", 32, "--output_dir", two, "--use_cpu", "True", "--disable_tqdm", "True"]
+    teacher = None
+    if taught:  # the first stage teaches, upside down
+        run = load_rows(rows).run
+        write_run(tmp_path / "run.trec", {q: {d: -s for d, s in scores.items()} for q, scores in run.items()}, "down")
+        teacher = TeacherOptions(str(tmp_path / "run.trec"), teacher_weight=0.75)
+        command += ["--teacher", teacher.teacher, "--teacher_weight", teacher.weight]
     for name, value in options.items():
         command += [f"--{name}", value]
 
@@ -87,7 +96,8 @@ def test_two_processes_equal_one_with_accumulation(launcher, options, interrupt,
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("| test, full |") == 1, "not printed exactly once"
     train_command.main(
-        *arguments(model={"encoder": str(encoder)}, output_dir=str(one), gradient_accumulation_steps=2, **options)
+        *arguments(model={"encoder": str(encoder)}, output_dir=str(one), gradient_accumulation_steps=2, **options),
+        teacher,
     )
     # The settings say how many groups one step of all processes took: two, of one each.
     assert json.loads((two / "settings.json").read_text()) == json.loads((one / "settings.json").read_text()) | {
