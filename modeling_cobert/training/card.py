@@ -128,7 +128,7 @@ def _facts(settings: Mapping, results: Mapping) -> str:
 
 def _teacher(teacher: Mapping) -> str:
     how = f"{teacher['loss']}, weight {teacher['weight']:g}, temperature {teacher['temperature']:g}"
-    return f"the run {teacher['tag']} ({teacher['sha256'][:12]}), {how}"
+    return f"the run {_name(teacher['tag'])} ({teacher['sha256'][:12]}), {how}"
 
 
 def _selector(selector: str) -> str:

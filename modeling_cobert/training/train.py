@@ -370,7 +370,7 @@ def results_table(results: dict) -> str:
         line(f"validation, {results['variant']}", f"{results['epoch']:g}", results.get("validation"))
         line(f"test, {results['variant']}", f"{results['epoch']:g}", results.get("test"))
         line("test, first stage", "", results.get("first_stage"))
-    return "\n".join(lines) if len(lines) > 2 else "nothing was measured: there are no judgments to do it by"
+    return "\n".join(lines) if len(lines) > 2 else "nothing was measured: no query that was ranked has judgments"
 
 
 def _best(trainer: GroupTrainer) -> dict:

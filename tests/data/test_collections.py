@@ -1,11 +1,12 @@
 """Collections: every format gives the same view, and every malformed line is named."""
 
 import json
+import shutil
 from typing import NamedTuple
 
 import pytest
 
-from modeling_cobert.collections.collection import Document, open_collection, read_queries
+from modeling_cobert.collections.collection import Document, NoJudgmentsError, open_collection, read_queries
 from modeling_cobert.collections.options import CollectionOptions
 
 DOCUMENTS = {
@@ -86,6 +87,31 @@ def test_every_format_gives_the_same_view(kind, request):
     assert collection.lookup([]) == {}
     assert collection.folds() is None
     assert collection.name.endswith(("tiny", "trec"))
+
+
+@pytest.mark.parametrize("kind", ["beir", "trec", "irds"])
+def test_no_judgments_at_all(kind, request, monkeypatch):
+    """Whoever can do without them can tell it from judgments that were asked for and are not there."""
+    place = request.getfixturevalue(kind)
+    if kind == "irds":
+        import ir_datasets
+        from ir_datasets.datasets.base import Dataset
+
+        whole = ir_datasets.load("tiny")
+        without = Dataset(whole.docs_handler(), whole.queries_handler())
+        monkeypatch.setitem(ir_datasets.registry._registered, "tiny", without)
+    else:
+        for path in place.glob("qrels*"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    collection = open_collection(place)
+    with pytest.raises(NoJudgmentsError, match="no judgments: neither|no qrels; a more specific id"):
+        collection.qrels()
+    assert collection.queries() == QUERIES and collection.splits() == ()
+    if kind != "irds":
+        for asked in (open_collection(place, split="test"), open_collection(place, qrels="nowhere.txt")):
+            with pytest.raises(FileNotFoundError) as error:
+                asked.qrels()
+            assert not isinstance(error.value, NoJudgmentsError)
 
 
 def test_lookup_before_documents(beir):
