@@ -44,6 +44,7 @@ def test_all_folds_resumed_averaged_and_merged(folds, folded, tmp_path, monkeypa
     for number, fold in enumerate(rows.folds, start=1):
         part = read_run(tmp_path / "out" / f"fold-{number}" / "test.trec")
         assert set(part) == set(fold.test) and all(merged[query_id] == part[query_id] for query_id in part)
+        assert set(read_run(tmp_path / "out" / f"fold-{number}" / "validation.trec")) == set(fold.validation)
         seen = seen_queries(tmp_path / "out" / f"fold-{number}")
         assert seen == {"tiny": sorted(fold.train + fold.validation)}
     for name in ("P@20", "nDCG@20", "AP@1000"):
