@@ -225,8 +225,8 @@ def _find_trainings(source: str, rows: RowsFolder) -> dict[Turn, Path] | None:
         return {turn: folder}
     if not rows.folds or not (folder / "fold-1").is_dir():
         raise ValueError(
-            f"{folder}: neither a training's {SETTINGS} nor a folder for each fold is in it: give a training's folder, "
-            "or a run"
+            f"{folder}: neither a training's {SETTINGS} nor a folder for each fold is in it: give a training's own "
+            "folder, or a run"
         )
     found = {turn: folder / f"fold-{turn}" for turn in _turns(rows)}
     for path in found.values():
