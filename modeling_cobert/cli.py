@@ -39,6 +39,7 @@ COMMANDS = {
     "flops": "count what re-ranking costs, in multiply-accumulates",
     "bert-qe": "the baseline BERT-QE",
     "maxp": "rows for the baseline BERT-Base MaxP",
+    "mix": "mix first stage, selector and runs, weights tuned on validation queries",
     "reproduce": "every table of the paper",
     "demo": "the whole way on a laptop's CPU",
     "convert": "turn the authors' weights into a Co-BERT",

@@ -97,7 +97,14 @@ def train(rows: Path, encoder: Path, output: Path) -> Path:
     table = cobert("train", "--rows", rows, "--fold", FOLD, "--encoder", encoder, *options)
     assert "| test, full |" in table, table
     model = output / f"fold-{FOLD}"
-    for name in ("model.safetensors", "config.json", "README.md", "test.trec", "modeling_cobert.py"):
+    for name in (
+        "model.safetensors",
+        "config.json",
+        "README.md",
+        "validation.trec",
+        "test.trec",
+        "modeling_cobert.py",
+    ):
         assert (model / name).is_file(), name
     return model
 

@@ -52,7 +52,9 @@ def write_settings(folder: str | os.PathLike, settings: Mapping, counts: Mapping
     return content
 
 
-def read_settings(folder: str | os.PathLike, step: str | None = None, made_by: str = "", format: int = 1) -> dict:
+def read_settings(
+    folder: str | os.PathLike, step: str | None = None, made_by: str = "", format: int | None = 1
+) -> dict:
     """
     Reads a folder's settings; with `step`, that step must be what the folder holds, and it must be finished.
 
@@ -60,7 +62,7 @@ def read_settings(folder: str | os.PathLike, step: str | None = None, made_by: s
         folder (`str` or `os.PathLike`): where a step wrote.
         step (`str`, *optional*): which one.
         made_by (`str`, *optional*): the command that makes such folders, for whoever has one of an earlier version.
-        format (`int`, *optional*, defaults to 1): the layout that the step writes today.
+        format (`int`, *optional*, defaults to 1): the layout that the step writes today; `None` if it has no number.
     """
     path = Path(folder) / SETTINGS
     if not path.exists():

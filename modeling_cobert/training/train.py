@@ -36,7 +36,7 @@ from .trainer import GroupTrainer
 
 logger = logging.getLogger(__name__)
 
-RUN, RESULTS = "test.trec", "results.json"
+RUN, VALIDATION_RUN, RESULTS = "test.trec", "validation.trec", "results.json"
 CURE = (
     "Test it on others; with --fold all, start every fold from its own model ('{fold}' in --encoder or --checkpoint "
     "stands for the fold's number)."
@@ -125,7 +125,7 @@ class SplitTraining:
         rows ([`RowsFolder`]): the rows.
         split ([`Fold`]): the queries.
         number (`int`, *optional*): of the fold.
-        folder (`Path`): where the model, its checkpoints, `test.trec` and `results.json` go.
+        folder (`Path`): where the model, its checkpoints, `validation.trec`, `test.trec` and `results.json` go.
         train_rows ([`RowsFolder`], *optional*): other rows to train on.
         teacher_options ([`TeacherOptions`], *optional*): whose scores to learn from.
     """
@@ -301,14 +301,20 @@ class SplitTraining:
 
     def _test(self, trainer: GroupTrainer, model) -> dict:
         results = {"variant": variant_of(model.config), **_best(trainer)}
+        if self.split.validation:  # `cobert mix` tunes weights on it
+            self._rank(trainer, self._inputs(self.split.validation), VALIDATION_RUN, results["variant"])
         if not self.split.test:
             return results
         refuse_seen(seen_queries(self.folder), self.rows.name, self.split.test, str(self.folder), CURE)
         inputs = self._inputs(self.split.test)
+        run = self._rank(trainer, inputs, RUN, results["variant"])
+        return results | _measure(run, inputs.run, self.rows.qrels)
+
+    def _rank(self, trainer: GroupTrainer, inputs: RowsInputs, name: str, variant: str) -> dict[str, dict[str, float]]:
         run, _ = trainer.rank(inputs)  # in float32, as `cobert eval` ranks
         if self.main_process:
-            write_run(self.folder / RUN, run, tag_of(results["variant"]))
-        return results | _measure(run, inputs.run, self.rows.qrels)
+            write_run(self.folder / name, run, tag_of(variant))
+        return run
 
     def _write_card(self, model, folder: str | Path) -> None:
         path = self.folder / RESULTS

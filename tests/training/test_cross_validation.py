@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from modeling_cobert.baselines.mixture import MixtureOptions, mix_sources
 from modeling_cobert.collections.trec import read_run
 from modeling_cobert.commands import train as train_command
 from modeling_cobert.data.rows import load_rows
@@ -44,6 +45,7 @@ def test_all_folds_resumed_averaged_and_merged(folds, folded, tmp_path, monkeypa
     for number, fold in enumerate(rows.folds, start=1):
         part = read_run(tmp_path / "out" / f"fold-{number}" / "test.trec")
         assert set(part) == set(fold.test) and all(merged[query_id] == part[query_id] for query_id in part)
+        assert set(read_run(tmp_path / "out" / f"fold-{number}" / "validation.trec")) == set(fold.validation)
         seen = seen_queries(tmp_path / "out" / f"fold-{number}")
         assert seen == {"tiny": sorted(fold.train + fold.validation)}
     for name in ("P@20", "nDCG@20", "AP@1000"):
@@ -54,6 +56,14 @@ def test_all_folds_resumed_averaged_and_merged(folds, folded, tmp_path, monkeypa
     assert json.loads((tmp_path / "out" / "results.json").read_text()) == results
     assert results_table(results) in capsys.readouterr().out
     assert results_table(results).count("\n") == 7
+
+    # A mixture reads what the folds left behind, and alone each of its sources is what training has measured.
+    mixed = mix_sources(
+        rows, tmp_path / "mixed", MixtureOptions(["first-stage", str(tmp_path / "out")]), progress=False
+    )
+    assert list(mixed["sources"].values()) == [
+        pytest.approx(results["all_queries"][k]) for k in ("first_stage", "test")
+    ]
 
     # The second stage starts every fold from its own model, and its frozen vectors are made by each of them.
     second = {"encoder": str(tmp_path / "out" / "fold-{fold}")}

@@ -43,8 +43,8 @@ def assert_same(one: Path, other: Path):
     first, second = load_file(one / "model.safetensors"), load_file(other / "model.safetensors")
     assert first.keys() == second.keys()
     assert [name for name in first if not first[name].equal(second[name])] == []
-    assert (one / "test.trec").read_bytes() == (other / "test.trec").read_bytes()
-    assert (one / "results.json").read_bytes() == (other / "results.json").read_bytes()
+    for name in ("validation.trec", "test.trec", "results.json"):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
 
 
 @pytest.mark.parametrize("at", [3, 7, 8, 21])

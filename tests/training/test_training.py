@@ -91,6 +91,10 @@ def test_every_variant_trains_all_its_parts_and_is_tested(arguments, rows, varia
     qrels = {query_id: folder.qrels[query_id] for query_id in run}
     assert results["test"] == pytest.approx(evaluate_run(qrels, run).means)
     assert results["variant"] == variant
+    validation = read_run(output / "validation.trec")
+    assert validation.keys() == set(folder.splits["validation"])
+    qrels = {query_id: folder.qrels[query_id] for query_id in validation}
+    assert results["validation"] == pytest.approx(evaluate_run(qrels, validation).means)
 
 
 @pytest.mark.parametrize("options", [{}, {"freeze_encoder": True}])
@@ -178,7 +182,8 @@ def test_same_seed_same_weights(arguments, tmp_path):
         train_command.main(*arguments(output_dir=str(tmp_path / name), seed=seed, num_train_epochs=1))
         found[name] = weights(tmp_path / name)
     assert_close(found["one"], found["two"], atol=0)
-    assert (tmp_path / "one" / "test.trec").read_bytes() == (tmp_path / "two" / "test.trec").read_bytes()
+    for name in ("validation.trec", "test.trec"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
     assert any(not torch.equal(value, found["other"][name]) for name, value in found["one"].items())
 
 
