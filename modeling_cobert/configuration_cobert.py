@@ -3,6 +3,7 @@
 """Co-BERT's configuration: three BertConfigs and how documents are cut, grouped and scored."""
 
 import copy
+import math
 from typing import Literal
 
 from huggingface_hub.dataclasses import strict
@@ -58,6 +59,20 @@ class CoBertConfig(PreTrainedConfig):
             folder of a cross-encoder (the paper's way) or bi-encoder.
         loss (`str`, *optional*, defaults to `"pointwise"`):
             `"pointwise"` (the paper), `"listwise"`, `"ranknet"` or `"lambda"`.
+        starting_weights (`list[float]`, *optional*):
+            Start from what is known: the logit is the mixture of three scores, the encoder's own relevance, the
+            selector's and the first stage's, each standardised over the query's list, with these weights, and what
+            calibrator and scorer add to it, which is nothing before they are trained. With `[1, 0, 0]` an untrained
+            model ranks as its encoder does. By default (the paper) the head on the last part gives the whole logit.
+        learn_starting_weights (`bool`, *optional*, defaults to `True`):
+            Whether training changes the starting weights, `neighbour_weight` among them.
+        content_size (`int`, *optional*, defaults to 0):
+            Content beside interaction: the width of the vectors of a bi-encoder, which must be the `selector`. Its
+            unit vectors of the chosen passages, which do not depend on the query, go with the interaction vectors
+            into calibrator and scorer, so that these can tell what a document is about. 0 (the paper) is without.
+        neighbour_weight (`float`, *optional*, defaults to 0.0):
+            With content and starting weights: how much a document's logit is drawn to what the documents of its group
+            start from that are about the same (score regularisation, Diaz 2005).
 
     Example:
 
@@ -95,6 +110,10 @@ class CoBertConfig(PreTrainedConfig):
     overlap_merge: Literal["max", "mean", "first", "last"] = "max"
     selector: str = "lexical"
     loss: Literal["pointwise", "listwise", "ranknet", "lambda"] = "pointwise"
+    starting_weights: list[float] | None = None
+    learn_starting_weights: bool = True
+    content_size: int = 0
+    neighbour_weight: float = 0.0
     pad_token_id: int | None = 0
     custom_pipelines: dict | None = None
 
@@ -128,6 +147,16 @@ class CoBertConfig(PreTrainedConfig):
         # Only the encoder has a vocabulary: without this, resized embeddings would not load again.
         # transformers has a sub-config annotated with all that may be given; `__post_init__` leaves a BertConfig.
         return self.encoder_config  # type: ignore[return-value]
+
+    @property
+    def has_context(self) -> bool:
+        """Whether anything but the pair itself has a say; without it this is BERT-Base."""
+        return self.use_calibrator or self.use_scorer
+
+    @property
+    def has_relevance_head(self) -> bool:
+        """Whether single passages have a head of their own (W_t, b_t), beside the one on the last part."""
+        return self.use_calibrator or (self.use_scorer and self.starting_weights is not None)
 
     def validate_parts(self):
         """The three BERTs fit each other."""
@@ -180,11 +209,38 @@ class CoBertConfig(PreTrainedConfig):
                 "`encoder_config.max_position_embeddings`."
             )
 
+    def validate_start(self):
+        """The weights of the starting scores are three numbers."""
+        weights = self.starting_weights
+        if weights is None:
+            return
+        if len(weights) != 3 or not all(math.isfinite(weight) for weight in weights) or not any(weights):
+            raise ValueError(
+                "`starting_weights` are three finite numbers, not all 0, for the encoder's own relevance, the "
+                f"selector's score and the first stage's, such as [1, 0.5, 0.5]; got {weights}."
+            )
+
+    def validate_content(self):
+        """Content has a width, something to be compared with, and a bi-encoder that it comes from."""
+        if self.content_size < 0:
+            raise ValueError(f"`content_size` must not be negative, got {self.content_size}.")
+        if self.content_size and self.selector in ("self", "lexical", "first-stage"):
+            raise ValueError(
+                f"`content_size={self.content_size}` needs the Hub id or folder of a bi-encoder as `selector`, whose "
+                f"vectors they are, not {self.selector!r}."
+            )
+        if not math.isfinite(self.neighbour_weight):
+            raise ValueError(f"`neighbour_weight` must be a finite number, got {self.neighbour_weight}.")
+        if self.neighbour_weight and not (self.content_size and self.starting_weights is not None):
+            raise ValueError(
+                "`neighbour_weight` needs `content_size` and `starting_weights`: set both, or leave it 0."
+            )
+
     def validate_selector(self):
         """The named selector can work in this variant."""
         if not self.selector.strip():
             raise ValueError("`selector` is empty: use 'self', 'lexical', 'first-stage', a Hub id or a folder.")
-        if self.selector == "self" and self.use_scorer and not self.use_calibrator:
+        if self.selector == "self" and self.has_context and not self.has_relevance_head:
             raise ValueError(
                 "`selector='self'` needs a relevance head on single passages, and the variant with a scorer but no "
                 "calibrator has none. Use 'lexical', 'first-stage' or a cross-encoder, or set `use_calibrator=True`."

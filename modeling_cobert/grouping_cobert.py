@@ -141,7 +141,7 @@ def standardize(scores: Sequence[float]) -> list[float]:
     Example:
 
     ```python
-    >>> standardize([3.0, 1.0, 3.0, 1.0])
+    >>> standardize([2.0, 1.0, 2.0, 1.0])
     [1.0, -1.0, 1.0, -1.0]
     ```
     """
@@ -159,3 +159,22 @@ def standardize(scores: Sequence[float]) -> list[float]:
     if deviation <= 1e-12:
         return [0.0] * len(scaled)
     return [(score - mean) / deviation for score in scaled]
+
+
+def starting_scores(
+    selector_scores: Sequence[float], first_stage_scores: Sequence[float] | None = None
+) -> list[tuple[float, float]]:
+    """
+    What is known of each document of a list before a model looks at it: the selector's and the first stage's score,
+    standardised. Where there are no first-stage scores the order serves, as -log of the rank.
+
+    Example:
+
+    ```python
+    >>> starting_scores([0.5, 1.0], [2.0, 1.0])
+    [(-1.0, 1.0), (1.0, -1.0)]
+    ```
+    """
+    if first_stage_scores is None:
+        first_stage_scores = [-math.log(rank) for rank in range(1, len(selector_scores) + 1)]
+    return list(zip(standardize(selector_scores), standardize(first_stage_scores), strict=True))

@@ -25,14 +25,16 @@ def bert_weights(cls, encoder: str | os.PathLike, calibrator, scorer, fields: di
 
     # A head was trained on what its encoder gave it: on the other kind of vector its row would mean nothing.
     fits = config.encoder_pooling == source.fields.get("encoder_pooling")
-    head = source.head if fits and (config.use_calibrator or not config.use_scorer) else None
+    head = source.head if fits and (config.has_relevance_head or not config.has_context) else None
     if head is not None and "selector" not in source.fields | fields:
         config.selector = "self"
     model = cls(config)
     pooled = config.encoder_pooling == "pooler"
     state = {f"encoder.{k}": v for k, v in source.encoder.items() if pooled or not k.startswith("pooler.")}
     if head is not None:
-        heads = ["prototype_weight"] * config.use_calibrator + ["classifier"] * (not config.use_scorer)
+        # With a start of its own the head on the last part is for what the context adds, and begins at nothing.
+        scores_pairs = not config.has_context or (not config.use_scorer and config.starting_weights is None)
+        heads = ["prototype_weight"] * config.has_relevance_head + ["classifier"] * scores_pairs
         state |= {f"{h}.{k}": v.clone() for h in heads for k, v in zip(("weight", "bias"), head, strict=True)}
     for name, path in (("calibrator", calibrator), ("scorer", scorer)):
         part = getattr(model, name)
@@ -42,7 +44,9 @@ def bert_weights(cls, encoder: str | os.PathLike, calibrator, scorer, fields: di
     missing, unexpected = model.load_state_dict(state, strict=False)
     if unexpected:
         raise ValueError(f"the checkpoints hold weights that this Co-BERT has no place for: {', '.join(unexpected)}")
-    logger.warning(f"Starting fresh, to be trained: {', '.join(missing) if missing else 'nothing'}.")
+    # What a model starts from is in its config.
+    fresh = [name for name in missing if not name.startswith(("start.", "neighbours."))]
+    logger.warning(f"Starting fresh, to be trained: {', '.join(fresh) if fresh else 'nothing'}.")
     model.remember_source(encoder)
     return model.eval()
 
@@ -79,8 +83,11 @@ def _cobert_source(cls, path: str | os.PathLike) -> _Source:
         head = model.classifier
     row = None if head is None else (head.weight.detach(), head.bias.detach())
     kept = ("encoder_pooling", "max_length", "passage_words", "passage_overlap", "passage_title", "selector")
+    fields = {name: getattr(model.config, name) for name in kept}
+    if model.start is not None:  # what a pointwise model has learned of them is where its context parts begin
+        fields["starting_weights"] = model.start.weight.tolist()
     plain = _plain(model.config.encoder_config, model.config.encoder_config.name_or_path)
-    return _Source(plain, model.encoder.state_dict(), row, {name: getattr(model.config, name) for name in kept})
+    return _Source(plain, model.encoder.state_dict(), row, fields)
 
 
 def context_state(state: dict[str, Tensor], config) -> dict[str, Tensor]:

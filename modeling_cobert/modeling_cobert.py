@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Co-BERT model: encode -> calibrate -> score, and the head over them."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 from transformers import BertModel, PreTrainedModel
+from transformers import initialization as init
 from transformers.utils import ModelOutput, can_return_tuple, logging
 
 from .configuration_cobert import CoBertConfig
@@ -19,6 +21,9 @@ from .pipeline_cobert import CoBertTextRankingPipeline  # noqa: F401
 from .reranking_cobert import TextSide, rerank
 
 logger = logging.get_logger(__name__)
+
+# Where learning begins: of two documents with cosines of 0.7 and 0.6, the first counts 7 times as much.
+SHARPNESS = 20.0
 
 
 @dataclass
@@ -94,6 +99,53 @@ class CoBertContextModel(BertModel):
         self.embeddings.word_embeddings = nn.Identity()
 
 
+class CoBertStart(nn.Module):
+    """
+    What is known of a document before its context is looked at: a mixture of the encoder's own relevance, the
+    selector's score and the first stage's, each standardised over the list.
+    """
+
+    def __init__(self, learned: bool):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(3), requires_grad=learned)
+
+    def forward(self, relevance: Tensor, scores: Tensor, mask: Tensor) -> Tensor:
+        """`(batch, n)`, `(batch, n, 2)`, `(batch, n)` -> `(batch, n)`; in float32, whose digits the scores need."""
+        own = standardize_rows(relevance, mask).unsqueeze(-1)
+        return torch.cat((own, scores.float()), dim=-1) @ self.weight.float()
+
+
+class CoBertNeighbours(nn.Module):
+    """
+    Draws the logits of documents that are about the same to each other: to a document's own the mean of the others is
+    added, weighted by how near their contents are, and standardised over the group.
+    """
+
+    def __init__(self, learned: bool):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(()), requires_grad=learned)
+        # How sharply near contents are told from far ones, as a logarithm: cosines lie close together.
+        self.sharpness = nn.Parameter(torch.empty(()), requires_grad=learned)
+
+    def forward(self, logits: Tensor, content: Tensor, mask: Tensor) -> Tensor:
+        """`(batch, n)`, `(batch, n, content_size)`, `(batch, n)` -> `(batch, n)`, in float32."""
+        content, real = content.float(), mask.bool()
+        others = real.unsqueeze(-2) & ~torch.eye(real.shape[-1], dtype=torch.bool, device=real.device)
+        nearness = content @ content.transpose(-1, -2) * self.sharpness.float().exp()  # (batch, n, n)
+        shares = nearness.masked_fill(~others, torch.finfo(nearness.dtype).min).softmax(dim=-1) * others
+        votes = (shares @ logits.float().masked_fill(~real, 0.0).unsqueeze(-1)).squeeze(-1)
+        return logits + self.weight.float() * standardize_rows(votes, mask)
+
+
+def standardize_rows(values: Tensor, mask: Tensor) -> Tensor:
+    """Each row `(batch, n)` with mean 0 and deviation 1 over what `mask` calls real, and 0 elsewhere."""
+    real = mask.bool()
+    values, count = values.float().masked_fill(~real, 0.0), real.sum(dim=-1, keepdim=True).clamp(min=1)
+    centred = (values - values.sum(dim=-1, keepdim=True) / count).masked_fill(~real, 0.0)
+    # The small number keeps the gradient finite where all values are equal, and they become 0.
+    return centred / (centred.square().sum(dim=-1, keepdim=True) / count + 1e-12).sqrt()
+
+
 class CoBertForGroupwiseRanking(PreTrainedModel):
     r"""
     Re-ranks documents: a BERT encoder reads each query-passage pair, a 2-layer BERT calibrates each pair with the
@@ -127,11 +179,29 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
         hidden = config.hidden_size
         self.encoder = BertModel(config.encoder_config, add_pooling_layer=config.encoder_pooling == "pooler")
         self.calibrator = CoBertContextModel(config.calibrator_config) if config.use_calibrator else None
-        self.prototype_weight = nn.Linear(hidden, 1) if config.use_calibrator else None  # W_t, b_t
+        self.prototype_weight = nn.Linear(hidden, 1) if config.has_relevance_head else None  # W_t, b_t
         self.scorer = CoBertContextModel(config.scorer_config) if config.use_scorer else None
         self.classifier = nn.Linear(hidden, 1)
+        self.content = nn.Linear(config.content_size, hidden, bias=False) if config.content_size else None
+        starts, learned = config.starting_weights is not None, config.learn_starting_weights
+        self.start = CoBertStart(learned) if starts else None
+        self.neighbours = CoBertNeighbours(learned) if starts and config.content_size else None
         self.text_side = TextSide()
         self.post_init()
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, CoBertStart):
+            init.copy_(module.weight, torch.tensor(self.config.starting_weights))
+        if isinstance(module, CoBertNeighbours):
+            init.constant_(module.weight, self.config.neighbour_weight)
+            init.constant_(module.sharpness, math.log(SHARPNESS))
+        if module is getattr(self, "content", None):
+            init.normal_(module.weight)  # of a unit vector this makes numbers around 1, as those of a pair's vector
+        # The context adds nothing to the start until it has learned what to add.
+        if module is getattr(self, "classifier", None) and self.start is not None and self.config.has_context:
+            init.zeros_(module.weight)
 
     def get_input_embeddings(self) -> nn.Module:
         return self.encoder.get_input_embeddings()
@@ -197,6 +267,7 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
         candidates: Tensor,
         prototype_mask: Tensor | None = None,
         recorder: CoBertRecorder | None = None,
+        relevance: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """
         Candidates seen through the query's prototypes.
@@ -206,12 +277,14 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
             candidates (`torch.Tensor` of shape `(batch, n, hidden)`): the vectors r_j.
             prototype_mask (`torch.Tensor` of shape `(batch, m)`, *optional*): 1 for real prototypes; all by default.
             recorder ([`CoBertRecorder`], *optional*): keeps hidden states and attentions.
+            relevance (`torch.Tensor` of shape `(batch, m)`, *optional*): the prototypes' own relevance, which weighs
+                them, where their vectors were joined with content; by default it is read off the vectors.
 
         Returns:
             The calibrated vectors `(batch, n, hidden)` and the prototypes' weights `(batch, m)`. A query without any
             prototype gets its candidates back as they were, and weights of 0.
         """
-        if self.calibrator is None or self.prototype_weight is None:
+        if self.calibrator is None:
             raise ValueError(
                 "this model has no calibrator (use_calibrator=False): score the candidates' vectors directly"
             )
@@ -223,7 +296,7 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
             "calibrator", self.calibrator, inputs_embeds=pairs.reshape(batch * m * n, 2, hidden)
         )
         seen = states[:, 1].reshape(shape)  # rt_ij: the output at the candidate's place
-        logits = self.prototype_weight(prototypes).squeeze(-1)  # (batch, m)
+        logits = self.own_relevance(prototypes) if relevance is None else relevance  # (batch, m)
         real = torch.ones_like(logits, dtype=torch.bool) if prototype_mask is None else prototype_mask.bool()
         weights = logits.masked_fill(~real, torch.finfo(logits.dtype).min).softmax(dim=-1) * real
         calibrated = torch.einsum("bm,bmnh->bnh", weights.to(seen.dtype), seen)
@@ -231,7 +304,60 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
             calibrated = (candidates + calibrated) / 2
         return torch.where(real.any(dim=-1)[:, None, None], calibrated, candidates), weights
 
-    def score(self, vectors: Tensor, mask: Tensor | None = None, recorder: CoBertRecorder | None = None) -> Tensor:
+    def join_content(self, vectors: Tensor, content: Tensor | None) -> Tensor:
+        """Interaction vectors `(.., hidden)` with what their passages are about `(.., content_size)` in them."""
+        if self.content is None:
+            return vectors
+        if content is None:
+            raise ValueError(
+                "this model reads content beside interaction (content_size): pass content, the unit vectors that its "
+                "bi-encoder gives for the passages"
+            )
+        return vectors + self.content(content.to(self.content.weight.dtype))
+
+    def own_relevance(self, vectors: Tensor) -> Tensor:
+        """The encoder's own relevance logit of single passages, `(.., hidden)` -> `(..)`: W_t, or BERT-Base's head."""
+        if self.prototype_weight is not None:
+            return self.prototype_weight(vectors).squeeze(-1)
+        if self.scorer is None:
+            return self.classifier(vectors).squeeze(-1)
+        raise ValueError(
+            "selector 'self' needs a relevance head on single passages, and a model with a scorer but no calibrator "
+            "has none: use 'lexical', 'first-stage' or a cross-encoder"
+        )
+
+    def start_from(self, vectors: Tensor, starting_scores: Tensor | None, mask: Tensor | None = None) -> Tensor | None:
+        """
+        The logits that a list starts from, or `None` in a model without `starting_weights`.
+
+        Args:
+            vectors (`torch.Tensor` of shape `(batch, n, hidden)`): what [`encode`] gave for the candidates.
+            starting_scores (`torch.Tensor` of shape `(batch, n, 2)`): the selector's and the first stage's score,
+                standardised over the query's list.
+            mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 1 for real candidates; all by default. The own
+                relevance is standardised over these.
+
+        Returns:
+            `torch.Tensor` of shape `(batch, n)`, to which [`score`] adds what the context says.
+        """
+        if self.start is None:
+            return None
+        if starting_scores is None:
+            raise ValueError(
+                "this model starts from known scores (starting_weights): pass starting_scores, the selector's and the "
+                "first stage's score of every candidate, each standardised over the query's list"
+            )
+        relevance = self.own_relevance(vectors)
+        return self.start(relevance, starting_scores, torch.ones_like(relevance) if mask is None else mask)
+
+    def score(
+        self,
+        vectors: Tensor,
+        mask: Tensor | None = None,
+        recorder: CoBertRecorder | None = None,
+        start: Tensor | None = None,
+        content: Tensor | None = None,
+    ) -> Tensor:
         """
         One relevance logit for each document of a group.
 
@@ -239,10 +365,18 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
             vectors (`torch.Tensor` of shape `(batch, n, hidden)`): the (calibrated) vectors of each group.
             mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 1 for real documents; all by default.
             recorder ([`CoBertRecorder`], *optional*): keeps hidden states and attentions.
+            start (`torch.Tensor` of shape `(batch, n)`, *optional*): what [`start_from`] gave; in a model with
+                `starting_weights` the context is added to it.
+            content (`torch.Tensor` of shape `(batch, n, content_size)`, *optional*): what the documents are about, in
+                a model with `starting_weights` and `content_size`.
 
         Returns:
             `torch.Tensor` of shape `(batch, n)`.
         """
+        if self.neighbours is not None and start is not None and content is not None:
+            start = self.neighbours(start, content, torch.ones_like(start) if mask is None else mask)
+        if start is not None and not self.config.has_context:
+            return start
         if self.scorer is not None:
             batch, n = vectors.shape[:2]
             places = torch.arange(n, device=vectors.device).unsqueeze(0)  # (1, n)
@@ -263,7 +397,8 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
                 position_ids=positions,
                 token_type_ids=types.expand(batch, n),
             )
-        return self.classifier(vectors).squeeze(-1)
+        logits = self.classifier(vectors).squeeze(-1)
+        return logits if start is None else start + logits
 
     @can_return_tuple
     def forward(
@@ -277,6 +412,8 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
         inputs_embeds: Tensor | None = None,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
+        starting_scores: Tensor | None = None,
+        content: Tensor | None = None,
     ) -> CoBertRankingOutput:
         r"""
         Scores whole groups, each with its prototypes.
@@ -295,6 +432,11 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
             output_hidden_states, output_attentions (`bool`, *optional*):
                 Whether to return those of encoder, calibrator and scorer; attentions want
                 `attn_implementation="eager"`.
+            starting_scores (`torch.Tensor` of shape `(batch, n, 2)`, *optional*):
+                In a model with `starting_weights`: the selector's and the first stage's score of each candidate,
+                standardised over the query's whole list. The own relevance is standardised over the group.
+            content (`torch.Tensor` of shape `(batch, m + n, content_size)`, *optional*):
+                In a model with `content_size`: the bi-encoder's unit vector of each passage.
             return_dict (`bool`, *optional*):
                 Whether to return a [`CoBertRankingOutput`] (the default) or a tuple.
         """
@@ -306,6 +448,9 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
             raise ValueError(f"a group has {documents} rows: {m} prototypes leave no candidate among them")
         _check_shape("document_mask", document_mask, "(batch, m + n)", (batch, documents))
         _check_shape("labels", labels, "(batch, n)", (batch, documents - m))
+        _check_shape("starting_scores", starting_scores, "(batch, n, 2)", (batch, documents - m, 2))
+        if config.content_size:
+            _check_shape("content", content, "(batch, m + n, content_size)", (batch, documents, config.content_size))
         recorder = CoBertRecorder(
             hidden_states=bool(config.output_hidden_states if output_hidden_states is None else output_hidden_states),
             attentions=config.output_attentions if output_attentions is None else output_attentions,
@@ -324,10 +469,17 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
         if document_mask is None:
             document_mask = torch.ones(batch, documents, dtype=torch.long, device=vectors.device)
 
-        candidates, mask, prototype_weights = vectors[:, m:], document_mask[:, m:], None
+        mask, prototype_weights = document_mask[:, m:], None
+        start = self.start_from(vectors[:, m:], starting_scores, mask)
+        joined = self.join_content(vectors, content)
+        candidates = joined[:, m:]
         if self.calibrator is not None:
-            candidates, prototype_weights = self.calibrate(vectors[:, :m], candidates, document_mask[:, :m], recorder)
-        logits = self.score(candidates, mask, recorder)  # (batch, n)
+            relevance = self.own_relevance(vectors[:, :m])
+            candidates, prototype_weights = self.calibrate(
+                joined[:, :m], candidates, document_mask[:, :m], recorder, relevance
+            )
+        about = None if content is None else content[:, m:]
+        logits = self.score(candidates, mask, recorder, start, about)  # (batch, n)
         return CoBertRankingOutput(
             loss=None if labels is None else ranking_loss(config.loss, logits, labels, mask),
             logits=logits,

@@ -13,9 +13,16 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from .grouping_cobert import best_first, merge_spans, overlapping_spans
-from .passages_cobert import PairTokenizer, default_batch_tokens, map_rows
-from .selection_cobert import Selector, best_passages, by_document, choose_passages, load_selector
+from .grouping_cobert import best_first, merge_spans, overlapping_spans, starting_scores
+from .passages_cobert import CutDocument, PairTokenizer, default_batch_tokens, map_rows
+from .selection_cobert import (
+    BiEncoderSelector,
+    Selector,
+    best_passages,
+    by_document,
+    choose_passages,
+    load_selector,
+)
 
 
 @dataclass
@@ -64,6 +71,24 @@ class TextSide:
         return {"tokenizer": self.tokenizer, "source": source, "selectors": {}}
 
 
+@dataclass(frozen=True, kw_only=True)
+class EncodedList:
+    """
+    A query's candidates in first-stage order, as the encoder left them: all that scoring, again and again, needs.
+
+    Args:
+        vectors (`torch.Tensor` of shape `(documents, hidden)`): the vectors r_j.
+        selector_scores (`list[float]`): one each; the best ones are the prototypes.
+        first_stage_scores (`list[float]`, *optional*): one each; without them the order serves where they are wanted.
+        content (`torch.Tensor` of shape `(documents, content_size)`, *optional*): what the passages are about.
+    """
+
+    vectors: Tensor
+    selector_scores: Sequence[float]
+    first_stage_scores: Sequence[float] | None = None
+    content: Tensor | None = None
+
+
 def rerank(
     model,
     query: str,
@@ -82,7 +107,8 @@ def rerank(
     Args:
         model ([`CoBertForGroupwiseRanking`]): what scores them.
         query (`str`): never truncated; one that leaves no room for a passage is an error.
-        documents (`list[str | dict]`): strings, or dicts with `text` and perhaps `title`, in first-stage order.
+        documents (`list[str | dict]`): strings, or dicts with `text` and perhaps `title`, in first-stage order. A
+            model with `starting_weights` also reads their first-stage `score`; where none has one, the order serves.
         top_k (`int`, *optional*): how many to return; all by default.
         tokenizer (`PreTrainedTokenizerBase`, *optional*): by default the one beside the checkpoint.
         selector (`str`, *optional*): overrides the config's `selector`.
@@ -106,8 +132,8 @@ def rerank(
     selector = selector if selector is not None else model.config.selector
     batch_tokens = default_batch_tokens(input_device(model)) if batch_tokens is None else batch_tokens
     with _inference(model), _progress(show_progress_bar) as advance:
-        vectors, relevance = select_vectors(model, pairs, query, documents, selector, batch_tokens, advance)
-        scores = score_list(model, vectors, relevance, batch_tokens)
+        encoded = encode_list(model, pairs, query, documents, selector, batch_tokens, advance)
+        scores = score_list(model, encoded, batch_tokens)
     return [
         {"corpus_id": i, "score": scores[i], "probability": _sigmoid(scores[i])}
         | ({"text": _text(documents[i])} if return_documents else {})
@@ -115,12 +141,13 @@ def rerank(
     ]
 
 
-def select_vectors(
+def encode_list(
     model, pairs: PairTokenizer, query: str, documents: Sequence, selector: str, batch_tokens: int, advance=None
-) -> tuple[Tensor, list[float]]:
-    """The vector `(documents, hidden)` of each document's best passage, and the selector's score of it."""
+) -> EncodedList:
+    """Each document's best passage, encoded, with the selector's score of it and, where wanted, its content."""
     config, device = model.config, input_device(model)
     shape = (config.passage_words, config.passage_overlap, config.passage_title)
+    given = None if model.start is None else first_stage_scores(documents)
     query_ids = pairs.query(query)
     cut = pairs.cut(documents, *shape)
 
@@ -130,15 +157,44 @@ def select_vectors(
     if selector == "self":
         # Every passage is encoded anyway, so the chosen ones' vectors are at hand.
         vectors = encode([pairs.pair(query_ids, d.tokens(i)) for d in cut for i in range(len(d.spans))])
-        best, relevance = best_passages(by_document(own_relevance(model, vectors).float().tolist(), cut))
-        firsts = [0, *accumulate(len(document.spans) for document in cut)][:-1]
-        places = [first + place for first, place in zip(firsts, best, strict=True)]
-        return vectors[torch.tensor(places, device=vectors.device)], relevance
+        best, relevance = best_passages(by_document(model.own_relevance(vectors).float().tolist(), cut))
+        return EncodedList(vectors=vectors[_places(cut, best)], selector_scores=relevance, first_stage_scores=given)
     chooser = model.text_side.find_selector(selector, config.max_length, device)
     # One without a tokenizer reads words, which are the same in any cut.
     own_cut = cut if chooser.pairs is None else chooser.cut(documents, *shape)
-    best, relevance = choose_passages(chooser, query, own_cut, batch_tokens)
-    return encode([pairs.pair(query_ids, d.tokens(place)) for d, place in zip(cut, best, strict=True)]), relevance
+    content = None
+    if config.content_size:
+        passages = content_selector(model, selector).embed_passages(own_cut, batch_tokens)
+        best, relevance = best_passages(chooser.score_embedded(query, own_cut, passages))
+        content = passages[_places(own_cut, best)]
+    else:
+        best, relevance = choose_passages(chooser, query, own_cut, batch_tokens)
+    return EncodedList(
+        vectors=encode([pairs.pair(query_ids, d.tokens(place)) for d, place in zip(cut, best, strict=True)]),
+        selector_scores=relevance,
+        first_stage_scores=given,
+        content=content,
+    )
+
+
+def _places(documents: Sequence[CutDocument], best: Sequence[int]) -> list[int]:
+    """Where the chosen passages stand among all passages, document by document."""
+    firsts = [0, *accumulate(len(document.spans) for document in documents)][:-1]
+    return [first + place for first, place in zip(firsts, best, strict=True)]
+
+
+def content_selector(model, selector: str | None = None) -> BiEncoderSelector:
+    """The bi-encoder that a model with `content_size` takes content from; any other selector is an error."""
+    name, config = model.config.selector if selector is None else selector, model.config
+    chooser = model.text_side.find_selector(name, config.max_length, input_device(model))
+    width = chooser.model.config.hidden_size if isinstance(chooser, BiEncoderSelector) else None
+    if width != config.content_size:
+        found = f"a {chooser.kind} selector" if width is None else f"a bi-encoder with vectors of {width} numbers"
+        raise ValueError(
+            f"the model reads content of {config.content_size} numbers, which only the bi-encoder that it was trained "
+            f"with gives; {name!r} is {found}: pass the right one as selector"
+        )
+    return chooser
 
 
 def input_device(model) -> torch.device:
@@ -154,67 +210,97 @@ def input_device(model) -> torch.device:
     return model.device
 
 
-def own_relevance(model, vectors: Tensor) -> Tensor:
-    """The model's own relevance logit of single passages `(passages, hidden)` -> `(passages,)`."""
-    if model.prototype_weight is not None:
-        return model.prototype_weight(vectors).squeeze(-1)
-    if model.scorer is None:
-        return model.classifier(vectors).squeeze(-1)
-    raise ValueError(
-        "selector 'self' needs a relevance head on single passages, and a model with a scorer but no calibrator has "
-        "none: use 'lexical', 'first-stage' or a cross-encoder"
-    )
+def first_stage_scores(documents: Sequence[str | Mapping]) -> list[float] | None:
+    """The `score` that documents carry, or `None` where none does; some with and some without is an error."""
+    scores = [document.get("score") if isinstance(document, Mapping) else None for document in documents]
+    if all(score is None for score in scores):
+        return None
+    found = []
+    for place, score in enumerate(scores):
+        if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
+            raise ValueError(
+                f"document {place} has the score {score!r}: give all documents a finite first-stage score, or none"
+            )
+        found.append(float(score))
+    return found
 
 
-def score_list(model, vectors: Tensor, relevance: Sequence[float], batch_tokens: int = 16384) -> list[float]:
-    """
-    Scores a whole ranked list from its vectors: prototypes, calibrator, groups, scorer, merged overlaps.
-
-    Args:
-        vectors (`torch.Tensor` of shape `(documents, hidden)`): in first-stage order.
-        relevance (`list[float]`): the selector's score of each document; the best ones are the prototypes.
-    """
+def score_list(model, encoded: EncodedList, batch_tokens: int = 16384) -> list[float]:
+    """Scores a whole ranked list from its vectors: prototypes, calibrator, groups, scorer, merged overlaps."""
     config = model.config
-    groups = overlapping_spans(len(vectors), config.group_size, config.group_overlap)
-    calibrated, _ = calibrate_list(model, vectors, best_first(relevance, model.num_prototypes), batch_tokens)
-    return merge_spans(groups, score_groups(model, calibrated, groups, batch_tokens), config.overlap_merge)
+    groups = overlapping_spans(len(encoded.vectors), config.group_size, config.group_overlap)
+    prototypes = best_first(encoded.selector_scores, model.num_prototypes)
+    calibrated, _ = calibrate_list(model, encoded, prototypes, batch_tokens)
+    start = start_list(model, encoded)
+    logits = score_groups(model, calibrated, groups, batch_tokens, start, encoded.content)
+    return merge_spans(groups, logits, config.overlap_merge)
+
+
+def start_list(model, encoded: EncodedList) -> Tensor | None:
+    """The logits `(documents,)` that a whole list starts from; `None` in a model without `starting_weights`."""
+    if model.start is None:
+        return None
+    scores = starting_scores(encoded.selector_scores, encoded.first_stage_scores)
+    vectors = encoded.vectors.unsqueeze(0)
+    return model.start_from(vectors, torch.tensor([scores], device=vectors.device))[0]
 
 
 def calibrate_list(
-    model, vectors: Tensor, prototypes: Sequence[int], batch_tokens: int = 16384
+    model, encoded: EncodedList, prototypes: Sequence[int], batch_tokens: int = 16384
 ) -> tuple[Tensor, list[float]]:
     """
     All candidates of a query seen through its prototypes, each once, however many groups it will be in.
 
     Args:
-        vectors (`torch.Tensor` of shape `(documents, hidden)`): the candidates.
+        encoded ([`EncodedList`]): the candidates.
         prototypes (`list[int]`): the prototypes' places among them.
 
     Returns:
         The vectors `(documents, hidden)` and the prototypes' weights. Without a calibrator or without prototypes the
-        vectors come back as they were.
+        vectors come back as they were, with their content, if any, in them.
     """
+    joined = model.join_content(encoded.vectors, encoded.content)
     if model.calibrator is None or not prototypes:
-        return vectors, []
-    chosen = vectors[torch.tensor(prototypes, device=vectors.device)].unsqueeze(0)  # (1, m, hidden)
+        return joined, []
+    places = torch.tensor(prototypes, device=joined.device)
+    chosen = joined[places].unsqueeze(0)  # (1, m, hidden)
+    relevance = model.own_relevance(encoded.vectors[places]).unsqueeze(0)  # (1, m)
     at_once = max(1, batch_tokens // (2 * len(prototypes)))
-    parts = [model.calibrate(chosen, part.unsqueeze(0)) for part in vectors.split(at_once)]
+    parts = [model.calibrate(chosen, part.unsqueeze(0), relevance=relevance) for part in joined.split(at_once)]
     return torch.cat([part[0] for part, _ in parts]), parts[0][1][0].float().tolist()
 
 
 def score_groups(
-    model, vectors: Tensor, groups: Sequence[tuple[int, int]], batch_tokens: int = 16384
+    model,
+    vectors: Tensor,
+    groups: Sequence[tuple[int, int]],
+    batch_tokens: int = 16384,
+    start: Tensor | None = None,
+    content: Tensor | None = None,
 ) -> list[list[float]]:
-    """The scorer's logits for groups of a list `(documents, hidden)`: one list a group, one logit a document."""
+    """
+    The logits for groups of a list: one list a group, one logit a document.
+
+    Args:
+        vectors (`torch.Tensor` of shape `(documents, hidden)`): the list, calibrated.
+        groups (`list[tuple[int, int]]`): the groups' first places and ends.
+        start (`torch.Tensor` of shape `(documents,)`, *optional*): what [`start_list`] gave for the list.
+        content (`torch.Tensor` of shape `(documents, content_size)`, *optional*): what the passages are about.
+    """
+
+    def of_groups(values: Tensor | None) -> Tensor | None:
+        return None if values is None else values[places]
+
     longest = max(end - start for start, end in groups)
     at_once = max(1, batch_tokens // longest)
     scores: list[list[float]] = []
-    for first in range(0, len(groups), at_once):
-        batch = groups[first : first + at_once]
-        places = torch.tensor([[min(start + i, end - 1) for i in range(longest)] for start, end in batch])
-        mask = torch.tensor([[int(start + i < end) for i in range(longest)] for start, end in batch])
-        logits = model.score(vectors[places.to(vectors.device)], mask.to(vectors.device)).float().tolist()
-        scores += [row[: end - start] for row, (start, end) in zip(logits, batch, strict=True)]
+    for done in range(0, len(groups), at_once):
+        batch = groups[done : done + at_once]
+        places = torch.tensor([[min(first + i, end - 1) for i in range(longest)] for first, end in batch])
+        mask = torch.tensor([[int(first + i < end) for i in range(longest)] for first, end in batch])
+        places, mask = places.to(vectors.device), mask.to(vectors.device)
+        logits = model.score(vectors[places], mask, start=of_groups(start), content=of_groups(content))
+        scores += [row[: end - first] for row, (first, end) in zip(logits.float().tolist(), batch, strict=True)]
     return scores
 
 

@@ -136,8 +136,16 @@ class BiEncoderSelector(Selector):
     def score(self, query, documents, batch_tokens, workers=1, advance=None) -> list[list[float]]:
         if not documents:
             return []
-        passages = self.embed_passages(documents, batch_tokens, workers, advance)
+        return self.score_embedded(query, documents, self.embed_passages(documents, batch_tokens, workers, advance))
+
+    def score_embedded(self, query: str, documents: Sequence[CutDocument], passages: Tensor) -> list[list[float]]:
+        """What [`score`] gives, from the vectors that [`embed_passages`] gave for the documents."""
         return by_document((passages @ self.embed_query(query).to(passages.device)).tolist(), documents)
+
+    def embed_texts(self, texts: Sequence[str], batch_tokens: int, workers: int = 1) -> Tensor:
+        """Unit vectors `(texts, hidden)` of passages that were chosen before, given as text."""
+        rows = [self.pairs.single(text.ids) for text in self.pairs.tokenize(texts)]
+        return self.embed_rows(rows, batch_tokens, None, workers)
 
     def embed_passages(
         self,

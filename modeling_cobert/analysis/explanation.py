@@ -5,7 +5,8 @@ Every part is turned off in the trained model itself, nothing is trained anew:
 - *Calibration off*: the scorer (or the head) gets the candidates' vectors as the encoder left them.
 - *Group off*: every document goes through the scorer where it stands, with all others of its group masked out, so that
   it can attend to itself alone. (The head without the scorer would be no score: it was never trained on such vectors.)
-- *Both off*: the two at once, which is what the model says of the pair alone.
+- *Both off*: the two at once, which is what the model says of the pair alone; in a model that starts from known scores
+  (`starting_weights`), that start, before calibrator, scorer and neighbours add to it.
 
 A part that the model does not have cannot be turned off, and has no column.
 """
@@ -117,16 +118,19 @@ def explain_query(ranker: Ranker, encoded: EncodedQuery, attended: int = 5) -> E
         attended (`int`, *optional*, defaults to 5): how many attended candidates to name for each document.
     """
     model, groups = ranker.model, encoded.groups
-    calibrated, weights = ranker.calibrate(encoded.vectors, encoded.prototypes)
-    by_group = ranker.score_groups(calibrated, groups)
+    calibrated, weights = ranker.calibrate(encoded)
+    uncalibrated, _ = ranker.calibrate(encoded, prototypes=[])
+    by_group, start = ranker.score_groups(encoded, calibrated), ranker.start(encoded)
     full = ranker.merge(groups, by_group)
     off: dict[str, list[float]] = {}
     if weights:
-        off["calibration"] = ranker.score_list(encoded.vectors, groups)
+        off["calibration"] = ranker.score_list(encoded, uncalibrated)
     if model.scorer is not None:
-        off["group"] = ranker.merge(groups, scores_alone(ranker, calibrated, groups))
-    if len(off) == 2:
-        off["both"] = ranker.merge(groups, scores_alone(ranker, encoded.vectors, groups))
+        off["group"] = ranker.merge(groups, scores_alone(ranker, calibrated, groups, start))
+    if start is not None and (model.config.has_context or encoded.content is not None):
+        off["both"] = start.tolist()
+    elif len(off) == 2:
+        off["both"] = ranker.merge(groups, scores_alone(ranker, uncalibrated, groups))
     ranks, off_ranks = _ranks(full), {part: _ranks(scores) for part, scores in off.items()}
     attention = _attention_rows(ranker, calibrated, groups, by_group) if model.scorer is not None else {}
 
@@ -164,16 +168,19 @@ def explain_query(ranker: Ranker, encoded: EncodedQuery, attended: int = 5) -> E
 
 
 @torch.inference_mode()
-def scores_alone(ranker: Ranker, vectors: Tensor, groups: Sequence[tuple[int, int]]) -> list[list[float]]:
+def scores_alone(
+    ranker: Ranker, vectors: Tensor, groups: Sequence[tuple[int, int]], start: Tensor | None = None
+) -> list[list[float]]:
     """What the scorer says of each document of each group when all others are masked out: it stays at its place."""
     scores = []
-    for start, end in groups:
-        size = end - start
-        group = vectors[start:end]
+    for first, end in groups:
+        size = end - first
+        group, begun = vectors[first:end], None if start is None else start[first:end]
         alone = torch.eye(size, dtype=torch.long, device=vectors.device)
         logits = []
         for rows in torch.arange(size, device=vectors.device).split(max(1, ranker.batch_tokens // size)):
-            batch = ranker.model.score(group.expand(len(rows), -1, -1), alone[rows])  # (rows, size)
+            known = None if begun is None else begun.expand(len(rows), -1)
+            batch = ranker.model.score(group.expand(len(rows), -1, -1), alone[rows], start=known)  # (rows, size)
             logits += batch[torch.arange(len(rows)), rows].float().tolist()
         scores.append(logits)
     return scores

@@ -17,7 +17,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -128,11 +128,25 @@ def rescore(ranker: Ranker, encoded: EncodedQuery, condition: Condition) -> tupl
     else:
         order = order[: condition.value]
         groups = encoded.grouping.spans(len(order))
-    vectors = encoded.vectors[torch.tensor(order, device=encoded.vectors.device)]
     places = {place: new for new, place in enumerate(order)}
-    prototypes = [places[place] for place in _prototypes(encoded, order)]
-    calibrated, _ = ranker.calibrate(vectors, prototypes)
-    return order, ranker.score_list(calibrated, groups)
+    changed = reordered(encoded, order, [places[place] for place in _prototypes(encoded, order)])
+    calibrated, _ = ranker.calibrate(changed)
+    return order, ranker.score_list(changed, calibrated, groups)
+
+
+def reordered(encoded: EncodedQuery, order: Sequence[int], prototypes: list[int]) -> EncodedQuery:
+    """The documents at these places, in this order, with these prototypes among them."""
+    places, first_stage = torch.tensor(order, device=encoded.vectors.device), encoded.first_stage_scores
+    return replace(
+        encoded,
+        doc_ids=[encoded.doc_ids[place] for place in order],
+        texts=[encoded.texts[place] for place in order],
+        vectors=encoded.vectors[places],
+        selector_scores=[encoded.selector_scores[place] for place in order],
+        first_stage_scores=None if first_stage is None else [first_stage[place] for place in order],
+        content=None if encoded.content is None else encoded.content[places],
+        prototypes=prototypes,
+    )
 
 
 def _prototypes(encoded: EncodedQuery, order: Sequence[int]) -> list[int]:

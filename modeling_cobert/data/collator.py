@@ -27,7 +27,8 @@ class GroupCollator:
 
     Returns a dict of `input_ids`, `attention_mask`, `token_type_ids` (batch, m + n, tokens), or of `vectors`
     (batch, m + n, hidden), with `document_mask` (batch, m + n) and `labels` (batch, n), where n is the largest group
-    of the batch; where groups have a teacher's scores, also `teacher_scores` (batch, n), NaN where there are none.
+    of the batch. Where groups have them, also `teacher_scores` (batch, n), NaN where there are none, `starting_scores`
+    (batch, n, 2) and `content` (batch, m + n, width).
 
     Example:
 
@@ -45,12 +46,16 @@ class GroupCollator:
     def __call__(self, groups: Sequence[Mapping]) -> dict:
         mask, labels = self._layout(groups)
         if self.pairs is None or "vectors" in groups[0]:
-            batch = self._vectors(groups, mask)
+            batch = {"vectors": self._laid(groups, mask, "vectors")}
         else:
             batch = self._tokens(self.pairs, groups, mask.shape[1])
         batch |= {"document_mask": mask, "labels": labels}
         if "teacher_scores" in groups[0]:
             batch["teacher_scores"] = _teacher_scores(groups, labels.shape[1])
+        if "starting_scores" in groups[0]:
+            batch["starting_scores"] = self._laid(groups, mask, "starting_scores")[:, self.num_prototypes :]
+        if "content" in groups[0]:
+            batch["content"] = self._laid(groups, mask, "content")
         return batch | ({"query_ids": [group["query_id"] for group in groups]} if self.with_query_ids else {})
 
     def _layout(self, groups: Sequence[Mapping]) -> tuple[Tensor, Tensor]:
@@ -87,14 +92,15 @@ class GroupCollator:
         padded = pairs.pad(laid)
         return {name: values.view(len(groups), documents, -1) for name, values in padded.items()}
 
-    def _vectors(self, groups: Sequence[Mapping], mask: Tensor) -> dict[str, Tensor]:
+    def _laid(self, groups: Sequence[Mapping], mask: Tensor, name: str) -> Tensor:
+        """Numbers of prototypes and candidates where their rows are, `(batch, m + n, width)`, 0 in padded ones."""
         m = self.num_prototypes
-        vectors = torch.zeros(*mask.shape, groups[0]["vectors"].shape[-1])
+        laid = torch.zeros(*mask.shape, groups[0][name].shape[-1])
         for i, group in enumerate(groups):
-            prototypes = group["prototype_vectors"][:m]
-            vectors[i, : len(prototypes)] = prototypes
-            vectors[i, m : m + len(group["vectors"])] = group["vectors"]
-        return {"vectors": vectors}
+            prototypes = group[f"prototype_{name}"][:m]
+            laid[i, : len(prototypes)] = prototypes
+            laid[i, m : m + len(group[name])] = group[name]
+        return laid
 
 
 def _teacher_scores(groups: Sequence[Mapping], width: int) -> Tensor:

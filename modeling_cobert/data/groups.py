@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import torch
 from torch.utils.data import Dataset
 
-from ..grouping_cobert import best_first, draw_offset, overlapping_spans
+from ..grouping_cobert import best_first, draw_offset, overlapping_spans, starting_scores
 
 PROTOTYPES = ("selector", "first-stage", "none")
 
@@ -85,6 +85,9 @@ class GroupView(Dataset):
         vectors (`Callable`, *optional*): query id to what the encoder gave for its candidates `(documents, hidden)`,
             in place of their passages.
         teacher (`Mapping[str, Mapping[str, float]]`, *optional*): query id to document id to a teacher's score.
+        starts (`bool`, *optional*, defaults to `False`): whether groups have what a model with `starting_weights`
+            starts from: the selector's and the first stage's scores, standardised over the whole list.
+        content (`Callable`, *optional*): query id to what a bi-encoder gave for its passages `(documents, width)`.
     """
 
     def __init__(
@@ -94,9 +97,11 @@ class GroupView(Dataset):
         random_edges: int | None = None,
         vectors: Callable[[str], torch.Tensor] | None = None,
         teacher: Mapping[str, Mapping[str, float]] | None = None,
+        starts: bool = False,
+        content: Callable[[str], torch.Tensor] | None = None,
     ):
         self.options, self.random_edges, self.vectors = options, random_edges, vectors
-        self.teacher = teacher
+        self.teacher, self.starts, self.content = teacher, starts, content
         self.rows = rows if vectors is None else rows.remove_columns(["query", "passages"])
         column = rows.select_columns(["doc_ids"]).with_format("arrow")[:]["doc_ids"]
         self.lengths = pc.list_value_length(column).to_pylist()
@@ -129,9 +134,16 @@ class GroupView(Dataset):
         return {"group": number, **make_group(row, (start, end), self.options, self._content(row))}
 
     def _content(self, row: Mapping) -> dict[str, Sequence | torch.Tensor]:
+        parts: dict[str, Sequence | torch.Tensor] = {}
         if self.vectors is not None:
-            return {"vectors": self.vectors(row["query_id"])}
-        return {"passages": row["passages"]}
+            parts["vectors"] = self.vectors(row["query_id"])
+        else:
+            parts["passages"] = row["passages"]
+        if self.starts:
+            parts["starting_scores"] = torch.tensor(starting_scores(row["selector_scores"], row["first_stage_scores"]))
+        if self.content is not None:
+            parts["content"] = self.content(row["query_id"])
+        return parts
 
     @property
     def group_queries(self) -> list[str]:

@@ -14,7 +14,6 @@ from ..data.candidates import Candidates, find_candidates
 from ..data.groups import Grouping, GroupOptions
 from ..data.rows import RowsFolder, load_rows
 from ..data.rows_card import split_file
-from ..reranking_cobert import own_relevance
 from ..steps.hashing import file_sha256
 from .ranker import EncodedQuery, Ranker
 
@@ -79,7 +78,8 @@ class RowsInputs:
         query_ids (`list[str]`): the queries to re-rank.
         qrels (`dict[str, dict[str, int]]` or `None`): the judgments that count.
         options ([`GroupOptions`], *optional*): how to group; as the model's config says by default.
-        vectors (`Callable`, *optional*): query id to what the encoder gave for its passages, where that is at hand.
+        vectors, content (`Callable`, *optional*): query id to what the encoder, and the bi-encoder of a model with
+            `content_size`, gave for its passages, where that is at hand.
     """
 
     rows: RowsFolder
@@ -87,6 +87,7 @@ class RowsInputs:
     qrels: dict[str, dict[str, int]] | None
     options: GroupOptions = field(default_factory=GroupOptions)
     vectors: Callable[[str], Tensor] | None = None
+    content: Callable[[str], Tensor] | None = None
 
     @property
     def name(self) -> str:
@@ -135,6 +136,10 @@ class RowsInputs:
             vectors = self.vectors(query_id).to(ranker.model.device)
         else:
             vectors = ranker.encode_passages(row["query"], row["passages"], advance)
+        if self.content is not None:
+            content = self.content(query_id).to(vectors.device)
+        else:
+            content = ranker.embed_passages(row["passages"])
         return EncodedQuery(
             query_id=query_id,
             query=row["query"],
@@ -142,6 +147,8 @@ class RowsInputs:
             texts=row["passages"],
             vectors=vectors,
             selector_scores=row["selector_scores"],
+            first_stage_scores=row["first_stage_scores"],
+            content=content,
             grouping=options,
             prototypes=options.choose_prototypes(row["selector_scores"]),
         )
@@ -232,7 +239,7 @@ class CollectionInputs:
 
     def check(self, ranker: Ranker) -> None:
         if ranker.selector == "self":
-            own_relevance(ranker.model, ranker.model.classifier.weight.detach())  # raises where there is no such head
+            ranker.model.own_relevance(ranker.model.classifier.weight.detach())  # raises where there is no such head
         check_groups(ranker, self.options)
         ranker.check_queries(self.queries)
 
@@ -240,17 +247,19 @@ class CollectionInputs:
         doc_ids = list(self.run[query_id])
         found = self.collection.lookup(doc_ids)
         documents = [found[doc_id].to_dict() for doc_id in doc_ids]
-        vectors, scores = ranker.encode_documents(self.queries[query_id], documents, advance)
+        encoded = ranker.encode_documents(self.queries[query_id], documents, advance)
         options = grouping_for(ranker, self.options, ranker.selector)
         return EncodedQuery(
             query_id=query_id,
             query=self.queries[query_id],
             doc_ids=doc_ids,
             texts=[document["title"] or document["text"] for document in documents],
-            vectors=vectors,
-            selector_scores=scores,
+            vectors=encoded.vectors,
+            selector_scores=encoded.selector_scores,
+            first_stage_scores=list(self.run[query_id].values()),
+            content=encoded.content,
             grouping=options,
-            prototypes=options.choose_prototypes(scores),
+            prototypes=options.choose_prototypes(encoded.selector_scores),
         )
 
 

@@ -15,7 +15,14 @@ from ..data.selection import selector_sha256
 from ..grouping_cobert import merge_spans
 from ..modeling_cobert import CoBertForGroupwiseRanking
 from ..passages_cobert import PairTokenizer, default_batch_tokens, map_rows
-from ..reranking_cobert import calibrate_list, score_groups, select_vectors
+from ..reranking_cobert import (
+    EncodedList,
+    calibrate_list,
+    content_selector,
+    encode_list,
+    score_groups,
+    start_list,
+)
 from ..selection_cobert import BUILT_IN
 from ..steps.folders import claim_folder
 from ..steps.hashing import config_sha256, model_sha256
@@ -31,26 +38,23 @@ Inputs: TypeAlias = "RowsInputs | CollectionInputs"  # what is to be re-ranked
 SCHEMA = pa.schema([("query_id", pa.string()), ("doc_ids", pa.list_(pa.string())), ("scores", pa.list_(pa.float64()))])
 
 
-@dataclass(frozen=True)
-class EncodedQuery:
+@dataclass(frozen=True, kw_only=True)
+class EncodedQuery(EncodedList):
     """
     One query's candidates in first-stage order, as the encoder left them: all that scoring, again and again, needs.
 
     Args:
         query_id, query (`str`): the query's id and text.
         doc_ids, texts (`list[str]`): the candidates' ids, and what of each a reader may be shown.
-        vectors (`torch.Tensor` of shape `(documents, hidden)`): the vectors r_j.
-        selector_scores (`list[float]`): one each.
         grouping ([`Grouping`]): how the list is cut into groups, and what the prototypes are.
         prototypes (`list[int]`): the places of the feedback documents, best first.
+        vectors, selector_scores, first_stage_scores, content: as in [`~reranking_cobert.EncodedList`].
     """
 
     query_id: str
     query: str
     doc_ids: list[str]
     texts: list[str]
-    vectors: Tensor
-    selector_scores: list[float]
     grouping: Grouping
     prototypes: list[int]
 
@@ -112,11 +116,9 @@ class Ranker:
         return selector_sha256(model.text_side.find_selector(self.selector, model.config.max_length, model.device))
 
     @torch.inference_mode()
-    def encode_documents(
-        self, query: str, documents: Sequence[dict], advance: Callable | None = None
-    ) -> tuple[Tensor, list[float]]:
-        """Cuts documents, chooses passages by the selector, as `model.rerank` does: their vectors and its scores."""
-        return select_vectors(self.model, self.pairs, query, documents, self.selector, self.batch_tokens, advance)
+    def encode_documents(self, query: str, documents: Sequence[dict], advance: Callable | None = None) -> EncodedList:
+        """Cuts documents, chooses passages by the selector and encodes them, as `model.rerank` does."""
+        return encode_list(self.model, self.pairs, query, documents, self.selector, self.batch_tokens, advance)
 
     @torch.inference_mode()
     def encode_passages(self, query: str, passages: Sequence[str], advance: Callable | None = None) -> Tensor:
@@ -125,18 +127,41 @@ class Ranker:
         return map_rows(rows, self.pairs, self.model.encode, self.model.device, self.batch_tokens, advance)
 
     @torch.inference_mode()
-    def calibrate(self, vectors: Tensor, prototypes: Sequence[int]) -> tuple[Tensor, list[float]]:
-        """All candidates of a query seen through its prototypes: see [`~reranking_cobert.calibrate_list`]."""
-        return calibrate_list(self.model, vectors, prototypes, self.batch_tokens)
+    def embed_passages(self, passages: Sequence[str]) -> Tensor | None:
+        """What these passages are about `(passages, content_size)`; `None` for a model that reads no content."""
+        if not self.model.config.content_size:
+            return None
+        return content_selector(self.model).embed_texts(passages, self.batch_tokens)
 
     @torch.inference_mode()
-    def score_groups(self, vectors: Tensor, groups: Sequence[tuple[int, int]]) -> list[list[float]]:
-        """The scorer's logits: one list a group, one logit a document of it."""
-        return score_groups(self.model, vectors, groups, self.batch_tokens)
+    def calibrate(self, encoded: EncodedQuery, prototypes: Sequence[int] | None = None) -> tuple[Tensor, list[float]]:
+        """
+        All candidates of a query seen through its prototypes (or those given): see
+        [`~reranking_cobert.calibrate_list`].
+        """
+        chosen = encoded.prototypes if prototypes is None else prototypes
+        return calibrate_list(self.model, encoded, chosen, self.batch_tokens)
 
-    def score_list(self, vectors: Tensor, groups: Sequence[tuple[int, int]]) -> list[float]:
+    @torch.inference_mode()
+    def start(self, encoded: EncodedQuery) -> Tensor | None:
+        """What the list starts from, in a model with `starting_weights`: see [`~reranking_cobert.start_list`]."""
+        return start_list(self.model, encoded)
+
+    @torch.inference_mode()
+    def score_groups(
+        self, encoded: EncodedQuery, calibrated: Tensor, groups: Sequence[tuple[int, int]] | None = None
+    ) -> list[list[float]]:
+        """The model's logits: one list a group (the query's own by default), one logit a document of it."""
+        groups = encoded.groups if groups is None else groups
+        start = start_list(self.model, encoded)
+        return score_groups(self.model, calibrated, groups, self.batch_tokens, start, encoded.content)
+
+    def score_list(
+        self, encoded: EncodedQuery, calibrated: Tensor, groups: Sequence[tuple[int, int]] | None = None
+    ) -> list[float]:
         """One score a document: its groups' logits, merged as the model's config says."""
-        return self.merge(groups, self.score_groups(vectors, groups))
+        groups = encoded.groups if groups is None else groups
+        return self.merge(groups, self.score_groups(encoded, calibrated, groups))
 
     def merge(self, groups: Sequence[tuple[int, int]], logits: Sequence[Sequence[float]]) -> list[float]:
         """One score a document, of the logits that its groups gave it."""
@@ -144,8 +169,8 @@ class Ranker:
 
     def score(self, encoded: EncodedQuery) -> list[float]:
         """The model's scores of one query's candidates, in first-stage order."""
-        calibrated, _ = self.calibrate(encoded.vectors, encoded.prototypes)
-        return self.score_list(calibrated, encoded.groups)
+        calibrated, _ = self.calibrate(encoded)
+        return self.score_list(encoded, calibrated)
 
     def group_options(self, options: GroupOptions) -> Grouping:
         """The options with the model's own sizes where none are given, and no prototypes without a calibrator."""

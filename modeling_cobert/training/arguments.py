@@ -82,12 +82,40 @@ class ModelOptions:
         },
     )
 
+    starting_weights: list[float] | None = field(
+        default=None,
+        metadata={
+            "help": "Start from what is known: weights of the encoder's own relevance, the selector's score and the "
+            "first stage's, such as 1 0.5 0.5; calibrator and scorer add to that mixture. Default: as in the paper, "
+            "or as in the Co-BERT that --encoder names."
+        },
+    )
+    learn_starting_weights: bool | None = field(
+        default=None, metadata={"help": "Whether training changes the starting weights. Default: True."}
+    )
+    content: bool = field(
+        default=False,
+        metadata={
+            "help": "Content beside interaction: the vectors of the bi-encoder that the rows were selected by go with "
+            "the encoder's into calibrator and scorer."
+        },
+    )
+    neighbour_weight: float | None = field(
+        default=None,
+        metadata={
+            "help": "With --content and starting weights: how much documents about the same draw each other's scores, "
+            "to begin with. Default: 0."
+        },
+    )
+
     def __post_init__(self):
         if (self.encoder is None) == (self.checkpoint is None):
             raise ValueError("name either --encoder (and perhaps --calibrator, --scorer) or --checkpoint")
         if self.checkpoint is not None:
             fixed = ("calibrator", "scorer", "encoder_pooling", "calibrator_layers", "scorer_layers")
+            fixed += ("starting_weights", "neighbour_weight")
             given = [f"--{name}" for name in fixed if getattr(self, name) is not None]
+            given += ["--content"] * self.content
             if given:
                 raise ValueError(f"--checkpoint is a whole model: {', '.join(given)} cannot change it; use --encoder")
 
@@ -216,6 +244,20 @@ class CoBertTrainingArguments(TrainingArguments):
             "third more time. Default: all at once."
         },
     )
+    context_learning_rate: float | None = field(
+        default=None,
+        metadata={
+            "help": "The highest learning rate of calibrator, scorer, the head on them and content. Default: that of "
+            "the encoder, --learning_rate."
+        },
+    )
+    start_learning_rate: float | None = field(
+        default=None,
+        metadata={
+            "help": "The highest learning rate of the few starting weights, which want larger steps than layers do. "
+            "Default: --learning_rate."
+        },
+    )
     freeze_encoder: bool = field(
         default=False,
         metadata={"help": "Encode every pair once, keep the vectors on disk, train calibrator, scorer and head."},
@@ -232,6 +274,10 @@ class CoBertTrainingArguments(TrainingArguments):
         super().__post_init__()
         if self.remove_unused_columns:
             raise ValueError("--remove_unused_columns must stay False: the collator reads the rows' columns")
+        for name in ("context_learning_rate", "start_learning_rate"):
+            rate = getattr(self, name)
+            if rate is not None and not 0 <= rate < math.inf:
+                raise ValueError(f"--{name} must be a finite number that is not negative, got {rate}")
         if self.encoder_chunk_size is not None and self.encoder_chunk_size < 1:
             raise ValueError(f"--encoder_chunk_size must be at least 1, got {self.encoder_chunk_size}")
         if self.freeze_encoder and self.encoder_chunk_size is not None:

@@ -1,8 +1,9 @@
-"""Training on a frozen encoder: every candidate is encoded once, its vector kept in files that all epochs read."""
+"""Vectors that training does not change: every candidate is encoded once, into files that all epochs read."""
 
 import logging
 import os
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from ..modeling_cobert import CoBertForGroupwiseRanking
 from ..passages_cobert import PairTokenizer, default_batch_tokens, map_rows
+from ..selection_cobert import BiEncoderSelector
 from ..steps.files import atomic_open
 from ..steps.hashing import Fingerprint, config_sha256
 from ..steps.progress import progress_bar
@@ -23,12 +25,85 @@ logger = logging.getLogger(__name__)
 PAIRS_A_FILE = 4096
 
 
-class FrozenVectors:
+class StoredVectors:
     """
-    The vectors of all candidates of some rows: encoded now, or where an earlier process stopped, or found done.
+    Vectors of all candidates of some rows: encoded now, or where an earlier process stopped, or found done.
 
-    The folder's name is a fingerprint of all that makes the vectors: encoder weights and config, pooling, tokenizer,
-    length and texts. So a cache is never stale. Several processes share the work file by file.
+    The folder's name is a fingerprint of all that makes the vectors: texts, and what a subclass adds, such as weights,
+    tokenizer and length. So a cache is never stale. Several processes share the work file by file.
+
+    Args:
+        rows (`datasets.Dataset`): the queries with their passages.
+        folder (`str` or `os.PathLike`): where caches are kept.
+        made ([`Fingerprint`]): what makes the vectors, beside the texts.
+        width (`int`): the numbers of a vector.
+        device (`torch.device`): where they are made.
+    """
+
+    def __init__(self, rows, folder: str | os.PathLike, made: Fingerprint, width: int, device: torch.device):
+        self.rows, self.width, self.device = rows, width, device
+        self.files: list[list[int]] = []  # the rows of each file
+        self.places: dict[str, tuple[int, int, int]] = {}  # query id to file, first and last vector
+        self.count, filled = 0, PAIRS_A_FILE
+        for i, row in enumerate(rows):
+            made.add([row["query"], row["passages"]])
+            if filled >= PAIRS_A_FILE:
+                self.files.append([])
+                filled = 0
+            self.files[-1].append(i)
+            self.places[row["query_id"]] = (len(self.files) - 1, filled, filled + len(row["passages"]))
+            filled += len(row["passages"])
+            self.count += len(row["passages"])
+        self.folder = Path(folder) / str(made)[:32]
+        self.paths = [self.folder / f"{number:05d}.safetensors" for number in range(len(self.files))]
+        self._opened: dict[int, safe_open] = {}
+
+    def __call__(self, query_id: str) -> Tensor:
+        """The vectors `(documents, width)` of a query's candidates."""
+        number, start, end = self.places[query_id]
+        if number not in self._opened:
+            self._opened[number] = safe_open(self.paths[number], "pt")
+        return self._opened[number].get_slice("vectors")[start:end]
+
+    def make(self, rows: Sequence[Mapping], batch_tokens: int) -> Tensor:
+        """The vectors `(candidates, width)` of some rows, one after the other."""
+        raise NotImplementedError
+
+    def encode(self, batch_tokens: int | None = None, state: PartialState | None = None) -> None:
+        """
+        Encodes what is missing; every process must call it.
+
+        Args:
+            batch_tokens (`int`, *optional*): the most tokens in a batch; by default what is fast on the device.
+            state (`PartialState`, *optional*): the processes that share the work.
+        """
+        state = state or PartialState()
+        missing = sum(end - start for number, start, end in self.places.values() if not self.paths[number].exists())
+        if missing and state.is_main_process:
+            self._check_space(missing)
+        batch_tokens = batch_tokens or default_batch_tokens(self.device)
+        total = -(-missing // state.num_processes)
+        with progress_bar(desc="Encoding", unit="pairs", total=total, show=state.is_main_process) as bar:
+            fill(self.paths, lambda number: bar.update(self._encode(number, batch_tokens)), state)
+
+    @torch.no_grad()
+    def _encode(self, number: int, batch_tokens: int) -> int:
+        encoded = self.make([self.rows[i] for i in self.files[number]], batch_tokens)
+        with atomic_open(self.paths[number], "wb") as file:
+            file.write(save({"vectors": encoded.float().cpu().contiguous()}))
+        return len(encoded)
+
+    def _check_space(self, missing: int) -> None:
+        needed = missing * self.width * 4
+        self.folder.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(self.folder).free
+        if free < needed:
+            raise OSError(f"{self.folder}: {needed:,} bytes of vectors do not fit, {free:,} are free")
+
+
+class FrozenVectors(StoredVectors):
+    """
+    What a frozen encoder gives for every query-passage pair.
 
     Args:
         model ([`CoBertForGroupwiseRanking`]): its encoder is used as it is, without dropout.
@@ -45,75 +120,45 @@ class FrozenVectors:
     """
 
     def __init__(self, model: CoBertForGroupwiseRanking, rows, folder: str | os.PathLike):
-        self.model, self.rows = model, rows
-        self.pairs = PairTokenizer(model.find_tokenizer(), model.config.max_length)
-        self.files: list[list[int]] = []  # the rows of each file
-        self.places: dict[str, tuple[int, int, int]] = {}  # query id to file, first and last vector
-        made, self.count, filled = self._fingerprint(), 0, PAIRS_A_FILE
-        for i, row in enumerate(rows):
-            made.add([row["query"], row["passages"]])
-            if filled >= PAIRS_A_FILE:
-                self.files.append([])
-                filled = 0
-            self.files[-1].append(i)
-            self.places[row["query_id"]] = (len(self.files) - 1, filled, filled + len(row["passages"]))
-            filled += len(row["passages"])
-            self.count += len(row["passages"])
-        self.folder = Path(folder) / str(made)[:32]
-        self.paths = [self.folder / f"{number:05d}.safetensors" for number in range(len(self.files))]
-        self._opened: dict[int, safe_open] = {}
+        self.model, config = model, model.config
+        self.pairs = PairTokenizer(model.find_tokenizer(), config.max_length)
+        made = Fingerprint()
+        made.add([config_sha256(config.encoder_config), config.encoder_pooling, config.max_length, PAIRS_A_FILE])
+        made.add_tokenizer(self.pairs.tokenizer)
+        made.add_weights(model.encoder)
+        super().__init__(rows, folder, made, config.hidden_size, model.device)
 
-    def __call__(self, query_id: str) -> Tensor:
-        """The vectors `(documents, hidden)` of a query's candidates."""
-        number, start, end = self.places[query_id]
-        if number not in self._opened:
-            self._opened[number] = safe_open(self.paths[number], "pt")
-        return self._opened[number].get_slice("vectors")[start:end]
-
-    def encode(self, batch_tokens: int | None = None, state: PartialState | None = None) -> None:
-        """
-        Encodes what is missing; every process must call it.
-
-        Args:
-            batch_tokens (`int`, *optional*): the most tokens in a batch; by default what is fast on the device.
-            state (`PartialState`, *optional*): the processes that share the work.
-        """
-        state = state or PartialState()
-        missing = sum(end - start for number, start, end in self.places.values() if not self.paths[number].exists())
-        if missing and state.is_main_process:
-            self._check_space(missing)
-        batch_tokens = batch_tokens or default_batch_tokens(self.model.device)
+    def make(self, rows: Sequence[Mapping], batch_tokens: int) -> Tensor:
         training = self.model.training
         self.model.eval()
-        total = -(-missing // state.num_processes)
-        with progress_bar(desc="Encoding", unit="pairs", total=total, show=state.is_main_process) as bar:
-            fill(self.paths, lambda number: bar.update(self._encode(number, batch_tokens)), state)
+        pairs = [pair for row in rows for pair in self._pair_rows(row)]
+        encoded = map_rows(pairs, self.pairs, self.model.encode, self.model.device, batch_tokens)
         self.model.train(training)
+        return encoded
 
-    @torch.no_grad()
-    def _encode(self, number: int, batch_tokens: int) -> int:
-        rows = [pair for i in self.files[number] for pair in self._pair_rows(self.rows[i])]
-        encoded = map_rows(rows, self.pairs, self.model.encode, self.model.device, batch_tokens)
-        with atomic_open(self.paths[number], "wb") as file:
-            file.write(save({"vectors": encoded.float().cpu().contiguous()}))
-        return len(rows)
-
-    def _pair_rows(self, row: dict) -> list:
+    def _pair_rows(self, row: Mapping) -> list:
         try:
             return self.pairs.rows(row["query"], row["passages"])
         except ValueError as error:
             raise ValueError(f"query {row['query_id']!r}: {error}") from error
 
-    def _check_space(self, missing: int) -> None:
-        needed = missing * self.model.config.hidden_size * 4
-        self.folder.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(self.folder).free
-        if free < needed:
-            raise OSError(f"{self.folder}: {needed:,} bytes of vectors do not fit, {free:,} are free")
 
-    def _fingerprint(self) -> Fingerprint:
-        made, config = Fingerprint(), self.model.config
-        made.add([config_sha256(config.encoder_config), config.encoder_pooling, config.max_length, PAIRS_A_FILE])
-        made.add_tokenizer(self.pairs.tokenizer)
-        made.add_weights(self.model.encoder)
-        return made
+class ContentVectors(StoredVectors):
+    """
+    What the passages are about: the unit vectors of a bi-encoder, which no training changes.
+
+    Args:
+        selector ([`BiEncoderSelector`]): the bi-encoder.
+        rows, folder: as for [`FrozenVectors`].
+    """
+
+    def __init__(self, selector: BiEncoderSelector, rows, folder: str | os.PathLike):
+        self.selector, config = selector, selector.model.config
+        made = Fingerprint()
+        made.add(["content", config_sha256(config), selector.pooling, selector.pairs.max_length, PAIRS_A_FILE])
+        made.add_tokenizer(selector.pairs.tokenizer)
+        made.add_weights(selector.model)
+        super().__init__(rows, folder, made, config.hidden_size, selector.model.device)
+
+    def make(self, rows: Sequence[Mapping], batch_tokens: int) -> Tensor:
+        return self.selector.embed_texts([passage for row in rows for passage in row["passages"]], batch_tokens)

@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 from typing import TypeVar
 
+from transformers import AutoConfig
+
 from ..data.groups import GroupOptions
 from ..modeling_cobert import CoBertForGroupwiseRanking
 from ..ranking.loading import load_cobert
@@ -17,6 +19,15 @@ logger = logging.getLogger(__name__)
 FROM_ROWS = ("selector", "passage_words", "passage_overlap", "passage_title")
 Checkpoint = TypeVar("Checkpoint", str, str | None)
 GROUPS = ("num_prototypes", "group_size", "group_overlap")
+FROM_OPTIONS = (
+    "max_length",
+    "loss",
+    "overlap_merge",
+    "encoder_pooling",
+    "starting_weights",
+    "learn_starting_weights",
+    "neighbour_weight",
+)
 
 
 def initial_model(
@@ -34,8 +45,10 @@ def initial_model(
     fields = {name: settings[name] for name in FROM_ROWS if settings.get(name) is not None}
     groups = groups or GroupOptions()
     given = {name: getattr(groups, name) for name in GROUPS}
-    given |= {name: getattr(options, name) for name in ("max_length", "loss", "overlap_merge", "encoder_pooling")}
+    given |= {name: getattr(options, name) for name in FROM_OPTIONS}
     fields |= {name: value for name, value in given.items() if value is not None}
+    if options.content:
+        fields["content_size"] = _content_size(settings)
     if os.path.isdir(str(fields.get("selector"))):
         logger.warning(
             "the rows were selected by %s, a folder of this machine, and the model's config will name it: elsewhere "
@@ -53,6 +66,16 @@ def initial_model(
             fields[f"{part}_config"] = {"num_hidden_layers": layers}
     paths = {name: in_fold(getattr(options, name), fold) for name in ("encoder", "calibrator", "scorer")}
     return CoBertForGroupwiseRanking.from_bert_pretrained(**paths, **variant, **fields)
+
+
+def _content_size(settings: dict) -> int:
+    """The width of the vectors of the bi-encoder that the rows were selected by."""
+    if settings.get("selector_kind") != "bi-encoder":
+        raise ValueError(
+            f"--content needs rows that a bi-encoder has selected, whose vectors say what a passage is about; these "
+            f"were selected by {settings.get('selector')!r}: prepare others with --selector BI_ENCODER"
+        )
+    return AutoConfig.from_pretrained(settings["selector"], trust_remote_code=False).hidden_size
 
 
 def _whole_model(path: str, variant: str | None, fields: dict) -> CoBertForGroupwiseRanking:

@@ -22,12 +22,13 @@ from ..evaluation.measures import DEFAULT_MEASURES, measure_run
 from ..passages_cobert import PairTokenizer
 from ..ranking.inputs import RowsInputs
 from ..ranking.seen import add_seen, refuse_seen, seen_queries
+from ..reranking_cobert import content_selector
 from ..steps.files import write_json
 from ..steps.folders import claim_folder, read_settings, write_settings
 from .arguments import CoBertTrainingArguments, DataOptions, ModelOptions, TeacherOptions
 from .card import write_card
 from .checks import check_space, check_writable
-from .frozen import FrozenVectors
+from .frozen import ContentVectors, FrozenVectors
 from .gradient_cache import encoder_in_chunks
 from .initial import in_fold, initial_model, source_name, variant_of
 from .interruption import Interruption, last_complete_checkpoint
@@ -60,6 +61,8 @@ DECISIVE = (
     "load_best_model_at_end",
     "bf16",
     "fp16",
+    "context_learning_rate",
+    "start_learning_rate",
 )
 
 
@@ -251,20 +254,21 @@ class SplitTraining:
             raise ValueError("without prototypes no calibrator can be trained: leave out --prototypes none")
         if self.args.freeze_encoder:
             model.encoder.requires_grad_(False)
-        vectors = self._encode(model.to(self.args.device)) if self.args.freeze_encoder else None
+        self.vectors, self.content = self._encode(model.to(self.args.device))
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         groups = GroupView(
             (self.train_rows or self.rows).dataset(self.split.train),
             options,
             seed if self.data_options.random_edges else None,
-            vectors,
+            self.vectors,
             self.teacher,
+            model.start is not None,
+            self.content,
         )
         steps = math.ceil(self.args.num_train_epochs * len(groups) / self.settings["groups_a_step"])
         if self.main_process:
             check_space(self.folder, model, self.args, self.args.max_steps if self.args.max_steps > 0 else steps)
         pairs = PairTokenizer(model.find_tokenizer(), model.config.max_length)
-        self.vectors = vectors
         return GroupTrainer(
             model=model,
             args=self.args,
@@ -279,13 +283,18 @@ class SplitTraining:
 
     def _inputs(self, query_ids: tuple[str, ...]) -> RowsInputs:
         qrels = {q: self.rows.qrels[q] for q in query_ids if self.rows.qrels.get(q)}
-        return RowsInputs(self.rows, query_ids, qrels, self.group_options, self.vectors)
+        return RowsInputs(self.rows, query_ids, qrels, self.group_options, self.vectors, self.content)
 
-    def _encode(self, model) -> FrozenVectors:
+    def _encode(self, model) -> tuple[FrozenVectors | None, ContentVectors | None]:
+        """What no step changes, encoded once: a frozen encoder's vectors, and what the passages are about."""
         rows = self.rows.dataset({*self.split.train, *self.split.validation, *self.split.test})
-        frozen = FrozenVectors(model, rows, self.args.vectors_dir or self.top / "_vectors")
-        frozen.encode(state=PartialState())
-        return frozen
+        folder = self.args.vectors_dir or self.top / "_vectors"
+        vectors = FrozenVectors(model, rows, folder) if self.args.freeze_encoder else None
+        content = ContentVectors(content_selector(model), rows, folder) if model.config.content_size else None
+        for stored in (vectors, content):
+            if stored is not None:
+                stored.encode(state=PartialState())
+        return vectors, content
 
     def _checkpoint(self) -> str | None:
         given = self.args.resume_from_checkpoint

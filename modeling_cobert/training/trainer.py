@@ -114,6 +114,23 @@ class GroupTrainer(Trainer):
             )
         return (loss, outputs) if return_outputs else loss
 
+    def create_optimizer(self, *args):
+        """Parts that have learning rates of their own get them; the schedule scales all alike."""
+        optimizer = super().create_optimizer(*args)
+        rates = {"context": self.args.context_learning_rate, "start": self.args.start_learning_rate}
+        parts = {parameter: part_of(name) for name, parameter in self.model.named_parameters()}
+        groups = []
+        for group in optimizer.param_groups:
+            by_part: dict[str, list] = {}
+            for parameter in group["params"]:
+                by_part.setdefault(parts[parameter], []).append(parameter)
+            for part, parameters in by_part.items():
+                rate = rates.get(part)
+                groups.append({**group, "params": parameters, "lr": group["lr"] if rate is None else rate})
+        if any(rate is not None for rate in rates.values()):
+            optimizer.param_groups = groups
+        return optimizer
+
     def _get_train_sampler(self, train_dataset=None):
         if self.args.train_sampling_strategy != "random":
             return super()._get_train_sampler(train_dataset)
@@ -161,6 +178,14 @@ class GroupTrainer(Trainer):
             self.card(self.args.output_dir)
 
 
+def part_of(parameter: str) -> str:
+    """Which learning rate a parameter of the model has: that of the encoder, of the context, or of the start."""
+    part = parameter.removeprefix("module.").split(".", 1)[0]  # "module." is there in several processes
+    if part in ("start", "neighbours"):
+        return "start"
+    return "context" if part in ("calibrator", "scorer", "classifier", "content") else "encoder"
+
+
 class _SetEpoch(TrainerCallback):
     """Tells the sampler the epoch; a data loader that skips its first batches, after a resumption, does not."""
 
@@ -186,8 +211,8 @@ class _LineAMinute(TrainerCallback):
 def _rank(ranker: Ranker, inputs: RowsInputs, query_id: str) -> tuple[dict[str, float], list[float]]:
     """One query's strict scores, and the loss of each of its groups."""
     encoded = inputs.encode(ranker, query_id)
-    calibrated, _ = ranker.calibrate(encoded.vectors, encoded.prototypes)
-    logits = ranker.score_groups(calibrated, encoded.groups)
+    calibrated, _ = ranker.calibrate(encoded)
+    logits = ranker.score_groups(encoded, calibrated)
     grades = [IGNORE if grade is None else grade for grade in inputs.rows.row(query_id)["grades"]]
     losses = [
         ranking_loss(ranker.model.config.loss, torch.tensor([group]), torch.tensor([grades[start:end]])).item()

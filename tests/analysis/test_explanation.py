@@ -126,7 +126,7 @@ def test_attention_is_that_of_the_deciding_group(tokenizer):
     before = ranker.model.scorer.config._attn_implementation
     explanation = explain_query(ranker, encoded, attended=4)
     assert ranker.model.scorer.config._attn_implementation == before == "sdpa"
-    calibrated, _ = ranker.calibrate(encoded.vectors, encoded.prototypes)
+    calibrated, _ = ranker.calibrate(encoded)
     eager = tiny.model(attn_implementation="eager")
     eager.load_state_dict(ranker.model.state_dict())
     eager.scorer.set_attn_implementation("eager")

@@ -30,7 +30,7 @@ from modeling_cobert.cost.paper import paper_costs, paper_remarks
 from modeling_cobert.data.groups import GroupOptions
 from modeling_cobert.data.rows import build_rows
 from modeling_cobert.data.selection import SelectionOptions, select_passages
-from modeling_cobert.reranking_cobert import score_list
+from modeling_cobert.reranking_cobert import EncodedList, score_list
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -123,7 +123,8 @@ def test_our_way_equals_torchs_counter_on_a_real_cobert(documents):
     model = CoBertForGroupwiseRanking(config).eval()
     vectors = torch.randn(documents, 24)
     relevance = torch.randn(documents).tolist()
-    counted = macs_by_torch(lambda: score_list(model, vectors, relevance))
+    encoded = EncodedList(vectors=vectors, selector_scores=relevance)
+    counted = macs_by_torch(lambda: score_list(model, encoded))
     assert counted == context_macs(documents, CoBertShape.from_config(config), attention=True)
 
 

@@ -1,0 +1,283 @@
+"""Starting from what is known, content beside interaction: against plain loops, and every property of the model."""
+
+import math
+
+import pytest
+import tiny
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from torch.testing import assert_close
+
+from modeling_cobert import CoBertConfig, CoBertForGroupwiseRanking
+from modeling_cobert.grouping_cobert import best_first, standardize, starting_scores
+from modeling_cobert.modeling_cobert import standardize_rows
+from modeling_cobert.training.trainer import part_of
+
+CLOSE = {"atol": 1e-5, "rtol": 0}
+WEIGHTS, WIDTH = [0.7, -0.4, 1.3], 10
+START = {"starting_weights": WEIGHTS}
+CONTENT = {**START, "content_size": WIDTH, "neighbour_weight": 0.6, "selector": "a-bi-encoder"}
+CONTEXT = {name: fields for name, fields in tiny.VARIANTS.items() if name != "neither"}
+
+
+def model(variant: str, **fields) -> CoBertForGroupwiseRanking:
+    """A tiny model whose context says something: its head does not stay at zero."""
+    made = tiny.model(**tiny.VARIANTS[variant], **fields)
+    torch.nn.init.normal_(made.classifier.weight, std=0.3)
+    return made
+
+
+def batch(made: CoBertForGroupwiseRanking, seed: int = 1) -> dict[str, torch.Tensor]:
+    inputs = tiny.batch(m=made.num_prototypes, seed=seed)
+    generator = torch.Generator().manual_seed(seed + 10)
+    n = inputs["labels"].shape[1]
+    inputs["starting_scores"] = torch.randn(tiny.BATCH, n, 2, generator=generator)
+    if made.config.content_size:
+        content = torch.randn(tiny.BATCH, made.num_prototypes + n, WIDTH, generator=generator)
+        inputs["content"] = torch.nn.functional.normalize(content, dim=-1)
+    return inputs
+
+
+@torch.no_grad()
+def by_hand(made: CoBertForGroupwiseRanking, inputs: dict[str, torch.Tensor], group: int) -> list[float]:
+    """The logits of one group's real candidates, one by one, from the encoder's vectors on."""
+    m, real = made.num_prototypes, inputs["document_mask"][group].bool()
+    pairs = {name: inputs[name][group] for name in ("input_ids", "attention_mask", "token_type_ids")}
+    vectors = made.encode(**pairs)
+    places = [place for place in range(m, len(vectors)) if real[place]]
+    own = standardize([float(made.own_relevance(vectors[place])) for place in places])
+    start = []
+    for place, relevance in zip(places, own, strict=True):
+        selector, first_stage = inputs["starting_scores"][group, place - m].tolist()
+        start.append(WEIGHTS[0] * relevance + WEIGHTS[1] * selector + WEIGHTS[2] * first_stage)
+    joined = vectors
+    if made.config.content_size:
+        content = inputs["content"][group]
+        joined = vectors + content @ made.content.weight.T
+        votes = []
+        for place in places:
+            others = [
+                (math.exp(20 * float(content[place] @ content[p])), s)
+                for p, s in zip(places, start, strict=True)
+                if p != place
+            ]
+            votes.append(sum(share * s for share, s in others) / sum(share for share, _ in others))
+        start = [s + 0.6 * vote for s, vote in zip(start, standardize(votes), strict=True)]
+    if not made.config.has_context:
+        return start
+    candidates = joined[places].unsqueeze(0)
+    prototypes = [place for place in range(m) if real[place]]
+    if made.config.use_calibrator:
+        relevance = made.own_relevance(vectors[prototypes]).unsqueeze(0)
+        candidates, _ = made.calibrate(joined[prototypes].unsqueeze(0), candidates, relevance=relevance)
+    context = made.score(candidates)[0].tolist()
+    return [s + c for s, c in zip(start, context, strict=True)]
+
+
+@pytest.mark.parametrize("fields", [START, CONTENT], ids=["start", "content"])
+@pytest.mark.parametrize("variant", tiny.VARIANTS)
+def test_forward_equals_plain_loops(variant, fields):
+    made = model(variant, **fields)
+    inputs = batch(made)
+    logits = made(**inputs).logits
+    for group in range(tiny.BATCH):
+        real = inputs["document_mask"][group, made.num_prototypes :].bool()
+        assert_close(logits[group][real].detach(), torch.tensor(by_hand(made, inputs, group)), **CLOSE)
+
+
+@pytest.mark.parametrize("variant", CONTEXT)
+def test_an_untrained_context_adds_nothing(variant):
+    made = tiny.model(**tiny.VARIANTS[variant], starting_weights=[1.0, 0.0, 0.0])
+    torch.nn.init.zeros_(made.classifier.bias)  # tiny.model draws all biases
+    assert made.classifier.weight.abs().sum() == 0
+    inputs = batch(made)
+    m = made.num_prototypes
+    shape = inputs["input_ids"].shape[:2]
+    pairs = {name: inputs[name].flatten(0, 1) for name in ("input_ids", "attention_mask", "token_type_ids")}
+    vectors = made.encode(**pairs).view(*shape, -1)[:, m:]
+    expected = standardize_rows(made.own_relevance(vectors), inputs["document_mask"][:, m:])
+    assert_close(made(**inputs).logits * inputs["document_mask"][:, m:], expected, **CLOSE)
+
+
+@pytest.mark.parametrize("fields", [START, CONTENT], ids=["start", "content"])
+@pytest.mark.parametrize("variant", ["full", "calibrator", "scorer", "neither"])
+def test_order_padding_and_other_groups_change_nothing(variant, fields):
+    made = model(variant, **fields)
+    inputs, m = batch(made), made.num_prototypes
+    before = made(**inputs).logits
+    order = torch.randperm(tiny.N, generator=torch.Generator().manual_seed(5))
+    rows = torch.cat((torch.arange(m), m + order))
+    moved = {name: x[:, order] if name in ("labels", "starting_scores") else x[:, rows] for name, x in inputs.items()}
+    assert_close(made(**moved).logits, before[:, order], **CLOSE)
+
+    real = int(inputs["document_mask"][1, m:].sum())
+    alone = {
+        name: x[1:, :real] if name in ("labels", "starting_scores") else x[1:, : m + real]
+        for name, x in inputs.items()
+    }
+    assert_close(made(**alone).logits[0], before[1, :real], **CLOSE)
+    # What stands in padded rows reaches nothing.
+    changed = {name: x.clone() for name, x in inputs.items()}
+    changed["starting_scores"][1, real:] = 1e6
+    if "content" in changed:
+        changed["content"][1, m + real :] = -7.0
+    assert_close(made(**changed).logits[1, :real], before[1, :real], **CLOSE)
+
+
+def test_gradients_are_finite_also_where_nothing_differs():
+    made = model("full", **CONTENT).train()
+    inputs = batch(made)
+    inputs["input_ids"][:] = inputs["input_ids"][:, :1]
+    inputs["attention_mask"][:] = inputs["attention_mask"][:, :1]
+    inputs["token_type_ids"][:] = inputs["token_type_ids"][:, :1]
+    inputs["starting_scores"].zero_()
+    inputs["document_mask"][1, made.num_prototypes + 1 :] = 0  # a group of one
+    made.eval()  # without dropout all candidates are the same
+    made(**inputs).loss.backward()
+    assert all(p.grad is None or torch.isfinite(p.grad).all() for p in made.parameters())
+
+
+def test_parts_are_there_when_they_are_needed():
+    plain = set(tiny.model(**tiny.VARIANTS["scorer"]).state_dict())
+    started = set(tiny.model(**tiny.VARIANTS["scorer"], **START).state_dict())
+    assert started - plain == {"start.weight", "prototype_weight.weight", "prototype_weight.bias"}
+    full = set(tiny.model(**CONTENT).state_dict()) - set(tiny.model().state_dict())
+    assert full == {"start.weight", "neighbours.weight", "neighbours.sharpness", "content.weight"}
+    fixed = tiny.model(**CONTENT, learn_starting_weights=False)
+    assert [n for n, p in fixed.named_parameters() if not p.requires_grad] == [
+        "start.weight",
+        "neighbours.weight",
+        "neighbours.sharpness",
+    ]
+    assert not fixed.start.weight.grad and fixed.start.weight.tolist() == pytest.approx(WEIGHTS)
+
+
+def test_saved_and_loaded(tmp_path):
+    made = model("full", **CONTENT)
+    torch.nn.init.constant_(made.neighbours.weight, 0.25)  # as if learned
+    inputs = batch(made)
+    made.tokenizer = tiny.tokenizer(tmp_path / "tokenizer")
+    made.save_pretrained(tmp_path / "saved")
+    loaded = CoBertForGroupwiseRanking.from_pretrained(tmp_path / "saved")
+    assert torch.equal(loaded(**inputs).logits, made(**inputs).logits)
+    assert loaded.config.starting_weights == WEIGHTS and loaded.config.content_size == WIDTH
+
+
+def test_what_is_missing_is_said():
+    made = model("full", **CONTENT)
+    inputs = batch(made)
+    for name, message in (("starting_scores", "pass starting_scores"), ("content", "pass content")):
+        with pytest.raises(ValueError, match=message):
+            made(**{key: x for key, x in inputs.items() if key != name})
+    with pytest.raises(ValueError, match=r"`starting_scores` must have the shape \(batch, n, 2\)"):
+        made(**inputs | {"starting_scores": inputs["starting_scores"][..., :1]})
+    with pytest.raises(ValueError, match=r"`content` must have the shape"):
+        made(**inputs | {"content": inputs["content"][:, 1:]})
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"starting_weights": [1.0, 0.5]}, "three finite numbers"),
+        ({"starting_weights": [0.0, 0.0, 0.0]}, "three finite numbers"),
+        ({"starting_weights": [1.0, math.nan, 0.0]}, "three finite numbers"),
+        ({"content_size": -1}, "must not be negative"),
+        ({"content_size": 8, "selector": "lexical"}, "needs the Hub id or folder of a bi-encoder"),
+        ({"neighbour_weight": 0.5}, "needs `content_size` and `starting_weights`"),
+        ({"neighbour_weight": math.inf}, "finite"),
+    ],
+)
+def test_config_refuses(fields, message):
+    with pytest.raises(StrictDataclassError, match=f"(?s){message}"):
+        CoBertConfig(**fields)
+
+
+def test_a_full_model_starts_as_its_pointwise_twin(tmp_path):
+    twin = tiny.model(**tiny.VARIANTS["neither"], **START, encoder_pooling="pooler")
+    torch.nn.init.constant_(twin.start.weight[2:], 0.9)  # as if learned
+    twin.tokenizer = tiny.tokenizer(tmp_path)
+    twin.save_pretrained(tmp_path)
+    parts = {"calibrator_config": {"num_hidden_layers": 1}, "scorer_config": {"num_hidden_layers": 2}}
+    full = CoBertForGroupwiseRanking.from_bert_pretrained(tmp_path, num_prototypes=tiny.M, **parts)
+    assert full.config.use_scorer and full.start.weight.tolist() == pytest.approx([0.7, -0.4, 0.9])
+    inputs = batch(full)
+    pointwise = {n: x[:, tiny.M :] if n not in ("labels", "starting_scores") else x for n, x in inputs.items()}
+    real = inputs["document_mask"][:, tiny.M :].bool()
+    assert_close(full(**inputs).logits[real], twin(**pointwise).logits[real], **CLOSE)
+
+
+def documents(count: int) -> list[dict]:
+    return [{"text": " ".join(tiny.WORDS[i % 7 : i % 7 + 3 + i])} for i in range(count)]
+
+
+@pytest.fixture(scope="module")
+def bi_encoder(tmp_path_factory):
+    return tiny.bert_checkpoint(tmp_path_factory.mktemp("bi"), layers=2, hidden_size=WIDTH * 2, num_attention_heads=5)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 16])
+def test_rerank_starts_from_scores_or_order(tmp_path, count):
+    made = model("full", **START)
+    made.tokenizer = tiny.tokenizer(tmp_path)
+    given = documents(count)
+    by_order = made.rerank("bees see", given)
+    logs = [{**d, "score": 5 - 3 * math.log(rank)} for rank, d in enumerate(given, start=1)]
+    for one, other in zip(made.rerank("bees see", logs), by_order, strict=True):
+        assert one["corpus_id"] == other["corpus_id"] and one["score"] == pytest.approx(other["score"], abs=1e-5)
+    if count > 2:
+        other = [{**d, "score": float(i * i)} for i, d in enumerate(given)]
+        assert [r["score"] for r in made.rerank("bees see", other)] != [r["score"] for r in by_order]
+
+
+@pytest.mark.parametrize("score", [None, math.nan, "7", True])
+def test_rerank_refuses_scores_of_some_documents(tmp_path, score):
+    made = model("full", **START)
+    made.tokenizer = tiny.tokenizer(tmp_path)
+    given = [{**d, "score": 1.0} for d in documents(3)]
+    given[1]["score"] = score
+    with pytest.raises(ValueError, match="document 1 has the score"):
+        made.rerank("bees see", given)
+    plain = model("full")
+    plain.tokenizer = made.tokenizer
+    assert len(plain.rerank("bees see", given)) == 3  # a model that does not read them
+
+
+def test_rerank_with_content(tmp_path, bi_encoder):
+    """A list of one group: what rerank does is a forward on its chosen passages."""
+    made = model("full", **CONTENT | {"content_size": WIDTH * 2, "selector": str(bi_encoder)}, passage_words=60)
+    made.tokenizer = tiny.tokenizer(tmp_path)
+    given = [{**d, "score": float(-i)} for i, d in enumerate(documents(6))]
+    ranking = made.rerank("bees see", given)
+    chooser = made.text_side.find_selector(str(bi_encoder), made.config.max_length, "cpu")
+    content = chooser.embed_texts([d["text"] for d in given], batch_tokens=512)
+    relevance = (content @ chooser.embed_query("bees see")).tolist()
+    rows = [*best_first(relevance, tiny.M), *range(6)]
+    pairs = made.tokenizer(
+        ["bees see"] * len(rows), [given[i]["text"] for i in rows], return_tensors="pt", padding=True
+    )
+    scores = torch.tensor([starting_scores(relevance, [d["score"] for d in given])])
+    with torch.no_grad():
+        output = made(
+            **{name: x.unsqueeze(0) for name, x in pairs.items()},
+            content=content[rows].unsqueeze(0),
+            starting_scores=scores,
+        )
+    for result in ranking:
+        assert result["score"] == pytest.approx(float(output.logits[0, result["corpus_id"]]), abs=1e-5)
+    with pytest.raises(ValueError, match="'lexical' is a lexical selector: pass the right one"):
+        made.rerank("bees see", given, selector="lexical")
+    other = tiny.bert_checkpoint(tmp_path / "other", layers=1)
+    with pytest.raises(ValueError, match=f"a bi-encoder with vectors of {tiny.HIDDEN} numbers"):
+        made.rerank("bees see", given, selector=str(other))
+
+
+def test_each_parameter_has_the_rate_of_its_part():
+    parts = {name: part_of(name) for name in tiny.model(**CONTENT).state_dict()}
+    assert {name for name, part in parts.items() if part == "start"} == {
+        "start.weight",
+        "neighbours.weight",
+        "neighbours.sharpness",
+    }
+    context = ("calibrator.", "scorer.", "classifier.", "content.")
+    assert {name for name, part in parts.items() if part == "context"} == {n for n in parts if n.startswith(context)}
+    assert part_of("module.scorer.x") == "context" and part_of("prototype_weight.bias") == "encoder"
