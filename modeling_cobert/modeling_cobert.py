@@ -127,13 +127,17 @@ class CoBertNeighbours(nn.Module):
         # How sharply near contents are told from far ones, as a logarithm: cosines lie close together.
         self.sharpness = nn.Parameter(torch.empty(()), requires_grad=learned)
 
-    def forward(self, logits: Tensor, content: Tensor, mask: Tensor) -> Tensor:
-        """`(batch, n)`, `(batch, n, content_size)`, `(batch, n)` -> `(batch, n)`, in float32."""
+    def shares(self, content: Tensor, mask: Tensor) -> Tensor:
+        """How much each document `(batch, n, 1)` heeds each other real one `(batch, 1, n)`: rows sum to 1, or to 0."""
         content, real = content.float(), mask.bool()
         others = real.unsqueeze(-2) & ~torch.eye(real.shape[-1], dtype=torch.bool, device=real.device)
         nearness = content @ content.transpose(-1, -2) * self.sharpness.float().exp()  # (batch, n, n)
-        shares = nearness.masked_fill(~others, torch.finfo(nearness.dtype).min).softmax(dim=-1) * others
-        votes = (shares @ logits.float().masked_fill(~real, 0.0).unsqueeze(-1)).squeeze(-1)
+        return nearness.masked_fill(~others, torch.finfo(nearness.dtype).min).softmax(dim=-1) * others
+
+    def forward(self, logits: Tensor, content: Tensor, mask: Tensor) -> Tensor:
+        """`(batch, n)`, `(batch, n, content_size)`, `(batch, n)` -> `(batch, n)`, in float32."""
+        known = logits.float().masked_fill(~mask.bool(), 0.0).unsqueeze(-1)
+        votes = (self.shares(content, mask) @ known).squeeze(-1)
         return logits + self.weight.float() * standardize_rows(votes, mask)
 
 

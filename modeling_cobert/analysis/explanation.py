@@ -70,6 +70,8 @@ class ExplainedDocument:
         group_size (`int`, *optional*): how many documents that group has. Equal attention would be 1 / group_size.
         self_attention (`float`, *optional*): how much it attended to itself, averaged over heads and layers.
         attended (`list[Attended]`): the other candidates that it attended to most.
+        neighbours (`list[Attended]`): in a model with `neighbour_weight`, the other candidates that are about the
+            same, and their share in what it is drawn to.
     """
 
     doc_id: str
@@ -83,6 +85,7 @@ class ExplainedDocument:
     group_size: int | None
     self_attention: float | None
     attended: list[Attended]
+    neighbours: list[Attended]
 
 
 @dataclass(frozen=True)
@@ -133,10 +136,12 @@ def explain_query(ranker: Ranker, encoded: EncodedQuery, attended: int = 5) -> E
         off["both"] = ranker.merge(groups, scores_alone(ranker, uncalibrated, groups))
     ranks, off_ranks = _ranks(full), {part: _ranks(scores) for part, scores in off.items()}
     attention = _attention_rows(ranker, calibrated, groups, by_group) if model.scorer is not None else {}
+    near = _neighbour_rows(ranker, encoded)
 
     def explain(place: int) -> ExplainedDocument:
         without = {part: Placed(scores[place], off_ranks[part][place]) for part, scores in off.items()}
         group, own, others = _attended(attention.get(place), place, groups, encoded.doc_ids, attended)
+        _, _, neighbours = _attended(near.get(place), place, groups, encoded.doc_ids, attended)
         return ExplainedDocument(
             doc_id=encoded.doc_ids[place],
             text=encoded.texts[place],
@@ -152,6 +157,7 @@ def explain_query(ranker: Ranker, encoded: EncodedQuery, attended: int = 5) -> E
             group_size=None if group is None else groups[group][1] - groups[group][0],
             self_attention=own,
             attended=others,
+            neighbours=neighbours,
         )
 
     prototypes = [
@@ -228,6 +234,21 @@ def _attention_rows(
     return rows
 
 
+@torch.inference_mode()
+def _neighbour_rows(ranker: Ranker, encoded: EncodedQuery) -> dict[int, tuple[int, list[float]]]:
+    """Place to its (first) group's number and the shares of that group's documents in what it is drawn to."""
+    neighbours = ranker.model.neighbours
+    if neighbours is None or encoded.content is None:
+        return {}
+    rows: dict[int, tuple[int, list[float]]] = {}
+    for number, (start, end) in enumerate(encoded.groups):
+        content = encoded.content[start:end].unsqueeze(0)
+        shares = neighbours.shares(content, torch.ones(content.shape[:2], device=content.device))[0].tolist()
+        for place in range(start, end):
+            rows.setdefault(place, (number, shares[place - start]))
+    return rows
+
+
 def _attended(
     found: tuple[int, list[float]] | None,
     place: int,
@@ -288,6 +309,31 @@ def attention_table(explanation: Explanation, limit: int | None = None) -> Table
     return Table(["Document", "Attended to", "Itself", "Equal share"], rows, text_columns=2)
 
 
+def in_words(explanation: Explanation, limit: int = 3) -> list[str]:
+    """
+    What the context did, for people: a sentence for each document that it moved most, from or into the best ten.
+
+    Args:
+        explanation ([`Explanation`]): from [`explain_query`].
+        limit (`int`, *optional*, defaults to 3): how many documents.
+    """
+    if "both" not in explanation.parts:
+        return []
+    before = {document.doc_id: document.without["both"].rank for document in explanation.documents}
+    moved = [d for d in explanation.documents if d.rank != before[d.doc_id] and min(d.rank, before[d.doc_id]) <= 10]
+    moved.sort(key=lambda document: (-abs(before[document.doc_id] - document.rank), document.rank))
+    lines = []
+    for document in moved[:limit]:
+        way = "up" if document.rank < before[document.doc_id] else "down"
+        line = f"{document.doc_id} goes {way} from {before[document.doc_id]} to {document.rank}"
+        for how, others in (("about the same as", document.neighbours), ("it looked at", document.attended)):
+            if others:
+                named = ", ".join(f"{other.doc_id} (at {before[other.doc_id]})" for other in others[:3])
+                line += f"; {how} {named}"
+        lines.append(f"{line}.")
+    return lines
+
+
 def explanation_section(explanation: Explanation, top: int = 20) -> Section:
     """
     A section for [`write_report`]: prototypes, how far each part moved the documents, and attention.
@@ -306,6 +352,9 @@ def explanation_section(explanation: Explanation, top: int = 20) -> Section:
         "without it, how many ranks up or down turning it on moved the document, and what it added to the score.",
         document_table(explanation, top),
     ]
+    words = in_words(explanation)
+    if words:
+        blocks += [f"Moved most, in places without the context and with it: {' '.join(words)}"]
     attends = any(document.group is not None for document in explanation.documents)
     if attends:
         blocks += [

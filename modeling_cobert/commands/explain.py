@@ -9,10 +9,17 @@ The output folder has `explanation.json` and, to open in a browser, `explanation
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..analysis.explanation import Explanation, document_table, explain_query, explanation_section, prototype_table
+from ..analysis.explanation import (
+    Explanation,
+    document_table,
+    explain_query,
+    explanation_section,
+    in_words,
+    prototype_table,
+)
 from ..data.groups import GroupOptions
 from ..evaluation.report import write_report
-from ..evaluation.tables import to_terminal
+from ..evaluation.tables import to_terminal, visible
 from ..ranking.options import InputOptions, RankerOptions
 from ..steps.files import write_json
 from ..steps.processes import process_state
@@ -50,5 +57,6 @@ def main(
         if explanation.prototypes:
             print(to_terminal(prototype_table(explanation)))
         print(to_terminal(document_table(explanation, options.top)))
+        print("".join(f"{visible(line)}\n" for line in in_words(explanation)))
     print(f"written to {output}: explanation.json, explanation.html")
     return explanations
