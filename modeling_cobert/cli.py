@@ -40,6 +40,7 @@ COMMANDS = {
     "bert-qe": "the baseline BERT-QE",
     "maxp": "rows for the baseline BERT-Base MaxP",
     "mix": "mix first stage, selector and runs, weights tuned on validation queries",
+    "gains": "what each part gives on a collection, twins beside each other",
     "reproduce": "every table of the paper",
     "demo": "the whole way on a laptop's CPU",
     "convert": "turn the authors' weights into a Co-BERT",

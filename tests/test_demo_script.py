@@ -1,20 +1,64 @@
 """The demo goes the whole way, here with tiny encoders and a few steps."""
 
+import pytest
 import tiny
 
-from modeling_cobert.commands.demo import SYSTEMS, DemoOptions, main
+from modeling_cobert.collections.options import CollectionOptions, SplitOptions
+from modeling_cobert.commands import gains as gains_command
+from modeling_cobert.commands.demo import DemoOptions, main
+from modeling_cobert.evaluation.measures import Evaluation
+from modeling_cobert.reproduction.gains import SYSTEMS, GainsOptions, average
 
 
-def test_the_whole_way(tmp_path, monkeypatch, capsys):
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("encoders")
+    sizes = {"max_position_embeddings": 128}
+    return {
+        "encoder": str(tiny.bert_checkpoint(folder / "encoder", layers=4, **sizes)),
+        "bi_encoder": str(tiny.bert_checkpoint(folder / "bi", layers=2, hidden_size=20, **sizes)),
+    }
+
+
+def test_the_whole_way(encoders, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    encoder = str(tiny.bert_checkpoint(tmp_path / "encoder", layers=4, max_position_embeddings=128))
-    bi_encoder = str(tiny.bert_checkpoint(tmp_path / "bi", layers=2, hidden_size=20, max_position_embeddings=128))
-    table = main(DemoOptions(encoder=encoder, bi_encoder=bi_encoder, max_steps=2))
-    names = [row[0] for row in table.rows]
-    assert names[:3] == ["BM25 (first stage)", "bi, a bi-encoder", "BM25 + bi-encoder, tuned"]
-    assert names[3:] == [name for name, *_ in SYSTEMS]
+    table = main(DemoOptions(**encoders, max_steps=2))
+    assert [row[0] for row in table.rows] == [
+        "First stage",
+        "Bi-encoder",
+        "First stage + bi-encoder, tuned",
+        "Start: what is known, weights learned",
+        "Co-BERT, start + neighbours by content",
+    ]
     assert all(0 <= float(value) <= 1 for row in table.rows for value in row[1:])
     printed = capsys.readouterr().out
     for expected in ("recall@50", "nDCG@20", "against its start", "Where context gained most", "Lambdas"):
         assert expected in printed
-    assert (tmp_path / "outputs" / "demo" / "cobert" / "fold-5" / "model.safetensors").exists()
+    assert (tmp_path / "outputs/demo/start-content/seed-42/fold-5/model.safetensors").exists()
+
+
+def test_every_row_of_the_gains(encoders, tmp_path):
+    options = GainsOptions(output=str(tmp_path), **encoders, k=6, max_length=64, max_steps=1, use_cpu=True)
+    gains = gains_command.main(CollectionOptions("demo"), SplitOptions(), options)
+    labels = [system.label for system in SYSTEMS]
+    assert [label for label in gains.evaluations if label in labels] == labels
+    assert len(gains.evaluations) == len(labels) + 5  # first stage, bi-encoder and three mixtures
+    assert {evaluation.queries for evaluation in gains.evaluations.values()} == {50}
+    assert {comparison.baseline for comparison in gains.comparisons} == {"Start: what is known, weights learned"}
+    assert not list(tmp_path.rglob("checkpoint-*"))
+
+
+def test_seeds_are_averaged_query_by_query():
+    def result(one: float, two: float) -> Evaluation:
+        means = dict.fromkeys(("P@20", "nDCG@20", "AP@1000"), (one + two) / 2)
+        return Evaluation(means, {name: {"1": one, "2": two} for name in means}, 2, [], [], 0.0)
+
+    both = average([result(0.2, 0.4), result(0.6, 1.0)])
+    assert both.per_query["nDCG@20"] == pytest.approx({"1": 0.4, "2": 0.7}) and both.means["P@20"] == pytest.approx(
+        0.55
+    )
+
+
+def test_an_unknown_row_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="--only nonsense: there is no such row; the rows are pointwise, "):
+        GainsOptions(output=str(tmp_path), encoder="e", bi_encoder="b", only=["nonsense"])

