@@ -178,7 +178,7 @@ def mix_sources(rows: RowsFolder, output: str | os.PathLike, options: MixtureOpt
 
     Returns:
         `dict`: `folds` with the `weights` and the mean over the `validation` queries of each, and over the test
-        queries the measures of the `mixture` and of each of the `sources` alone.
+        queries the measures of the `mixture` and of each of the `sources` alone, if any of them is judged.
     """
     output = Path(output)
     trainings = {name: found for name in options.sources if (found := _find_trainings(name, rows))}
@@ -350,16 +350,14 @@ def _mix(
             logger.warning(
                 "%s: %d candidates are not in it and have its lowest score of the query", source.name, count
             )
-    measures = parse_measures([*DEFAULT_MEASURES, options.measure])
-    results = {
-        "queries": sum(bool(rows.qrels.get(query_id)) for query_id in mixture),
-        "measure": options.measure,
-        "folds": folds,
-        "mixture": measure_run(rows.qrels, mixture, measures),
-        "sources": {
+    judged = sum(bool(rows.qrels.get(query_id)) for query_id in mixture)
+    results = {"queries": judged, "measure": options.measure, "folds": folds}
+    if judged:  # fixed weights need no judgments, and there is nothing to measure without them
+        measures = parse_measures([*DEFAULT_MEASURES, options.measure])
+        results["mixture"] = measure_run(rows.qrels, mixture, measures)
+        results["sources"] = {
             source.name: measure_run(rows.qrels, run, measures) for source, run in zip(sources, alone, strict=True)
-        },
-    }
+        }
     for number, run in enumerate(alone, start=1):
         write_run(folder / f"source-{number}.trec", run, f"source-{number}")
     write_run(folder / RUN, mixture, "mixture")

@@ -19,7 +19,7 @@ import transformers
 from ..analysis.explanation import document_table, explain_query, in_words
 from ..collections.collection import open_collection
 from ..evaluation.measures import DEFAULT_MEASURES, Evaluation
-from ..evaluation.significance import paired_t_test
+from ..evaluation.significance import format_p, paired_t_test
 from ..evaluation.summary import summarise
 from ..evaluation.tables import Table, to_terminal, visible
 from ..ranking.inputs import rows_inputs
@@ -104,9 +104,10 @@ def results_table(results: dict[str, Evaluation]) -> Table:
         differences = [cobert.per_query["nDCG@20"][q] - value for q, value in other.per_query["nDCG@20"].items()]
         gain = cobert.means["nDCG@20"] / other.means["nDCG@20"] - 1 if other.means["nDCG@20"] else 0.0
         better, worse = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
-        p_value = paired_t_test(differences)
-        shown = "" if p_value is None else f", p = {p_value:.3f}"
-        notes.append(f"Co-BERT against {name}: nDCG@20 {gain:+.1%}, {better} queries better, {worse} worse{shown}.")
+        p_value = format_p(paired_t_test(differences))
+        notes.append(
+            f"Co-BERT against {name}: nDCG@20 {gain:+.1%}, {better} queries better, {worse} worse, p {p_value}."
+        )
     notes.append("Each query is tested by a model that has not seen it (30 to learn from, 10 to choose by).")
     return Table(
         ["system", *DEFAULT_MEASURES],

@@ -46,5 +46,6 @@ def results_table(results: dict) -> Table:
 def main(arguments: MixArguments, options: MixtureOptions) -> dict:
     """Mixes, prints a table, and returns the results."""
     results = mix_sources(load_rows(arguments.rows), arguments.output, options)
-    print(f"{arguments.output}/run.trec\n{to_terminal(results_table(results))}")
+    print(f"{arguments.output}/run.trec")
+    print(to_terminal(results_table(results)) if "mixture" in results else "no query is judged: nothing is measured")
     return results

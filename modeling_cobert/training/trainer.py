@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 from accelerate.utils import gather_object
-from transformers import Trainer, TrainerCallback
+from transformers import PrinterCallback, Trainer, TrainerCallback
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints, speed_metrics
 
@@ -68,6 +68,7 @@ class GroupTrainer(Trainer):
         self.teacher = teacher or TeacherOptions()
         super().__init__(*args, **kwargs)
         if training_args.disable_tqdm:
+            self.remove_callback(PrinterCallback)
             self.add_callback(_LineAMinute)
 
     def rank(self, inputs: RowsInputs) -> tuple[dict[str, dict[str, float]], float]:
@@ -201,6 +202,10 @@ class _LineAMinute(TrainerCallback):
 
     def __init__(self):
         self.last = time.monotonic()
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        if state.is_world_process_zero:
+            logger.info("%s", logs)
 
     def on_step_end(self, args, state, control, **kwargs):
         if state.is_world_process_zero and time.monotonic() - self.last >= A_MINUTE:
