@@ -47,6 +47,8 @@ def write_card(
         passage_overlap=config.passage_overlap,
         max_length=config.max_length,
         selector=_selector(config.selector),
+        starts=config.starting_weights is not None,
+        content=config.content_size,
         collection=_text(collection),
         fold=settings.get("fold"),
         queries=results.get("queries"),

@@ -1,12 +1,14 @@
 """Explanations: every number against the model's stages called by hand, and a page that shows all text as text."""
 
 import json
+import re
+from dataclasses import replace
 
 import pytest
 import tiny
 import torch
 
-from modeling_cobert.analysis.explanation import explain_query, explanation_section, scorer_attention
+from modeling_cobert.analysis.explanation import explain_query, explanation_section, in_words, scorer_attention
 from modeling_cobert.data.groups import Grouping
 from modeling_cobert.evaluation.report import render_report
 from modeling_cobert.ranking.ranker import EncodedQuery, Ranker
@@ -178,3 +180,46 @@ def test_json_and_a_page_that_shows_all_text_as_text(tokenizer):
     for variant in ("neither", "calibrator"):
         page = render_report("Why", [explanation_section(explain_query(*make(tokenizer, variant)))])
         assert "attended to in the scorer" not in page
+
+
+def started(tokenizer, variant: str = "full") -> tuple[Ranker, EncodedQuery]:
+    """A model that starts from known scores and sees content, with a context that says something."""
+    fields = {"starting_weights": [0.4, 1.0, 0.7], "content_size": 10, "neighbour_weight": 0.8, "selector": "bi"}
+    ranker, encoded = make(tokenizer, variant, **fields)
+    torch.nn.init.normal_(ranker.model.classifier.weight, std=0.3)
+    generator = torch.Generator().manual_seed(8)
+    content = torch.nn.functional.normalize(torch.randn(DOCUMENTS, 10, generator=generator), dim=-1)
+    scores = torch.randn(DOCUMENTS, generator=generator).tolist()
+    return ranker, replace(encoded, content=content, first_stage_scores=scores)
+
+
+@pytest.mark.parametrize("variant", ["full", "neither"])
+def test_a_start_is_what_is_left_without_context(tokenizer, variant):
+    ranker, encoded = started(tokenizer, variant)
+    explanation = explain_query(ranker, encoded)
+    assert explanation.parts == (["calibration", "group", "both"] if variant == "full" else ["both"])
+    start = ranker.start(encoded).tolist()
+    by_id = {document.doc_id: document for document in explanation.documents}
+    for doc_id, score, final in zip(encoded.doc_ids, start, ranker.score(encoded), strict=True):
+        assert by_id[doc_id].without["both"].score == pytest.approx(score, abs=1e-5)
+        assert by_id[doc_id].score == pytest.approx(final, abs=1e-5)
+        others = [other.doc_id for other in by_id[doc_id].neighbours]
+        assert doc_id not in others and len(set(others)) == len(others) == 5
+    nearest = (encoded.content[0] @ encoded.content[1 : encoded.groups[0][1]].T).argmax()
+    assert by_id["d0"].neighbours[0].doc_id == f"d{nearest + 1}"
+
+
+def test_words_name_what_moved(tokenizer):
+    ranker, encoded = started(tokenizer)
+    explanation = explain_query(ranker, encoded)
+    lines = in_words(explanation, limit=2)
+    assert len(lines) == 2
+    by_id = {document.doc_id: document for document in explanation.documents}
+    for line in lines:
+        found = re.match(r"(d\d+) goes (up|down) from (\d+) to (\d+); about the same as (d\d+) \(at (\d+)\)", line)
+        document = by_id[found[1]]
+        assert (int(found[3]), int(found[4])) == (document.without["both"].rank, document.rank)
+        assert (found[2] == "up") == (document.rank < document.without["both"].rank)
+        assert int(found[6]) == by_id[found[5]].without["both"].rank
+    plain, query = make(tokenizer, "scorer")
+    assert in_words(explain_query(plain, query)) == []  # nothing that could be compared

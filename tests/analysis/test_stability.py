@@ -7,7 +7,7 @@ import pytest
 import tiny
 import tiny_collection
 import torch
-from test_explanation import make
+from test_explanation import DOCUMENTS, make, started
 
 from modeling_cobert.analysis.stability import (
     Condition,
@@ -47,6 +47,13 @@ def test_one_group_without_positions_does_not_care_for_order(tokenizer):
     assert all(values["worst_score_change"] > 1e-3 for values in found)
     assert max(values["worst_rank_change"] for values in found) > 0
     assert min(values["kendall_tau"] for values in found) < 1
+
+
+def test_nor_does_one_that_starts_from_known_scores_and_content(tokenizer):
+    ranker, encoded = started(tokenizer)
+    one_group = replace(encoded, grouping=replace(encoded.grouping, group_size=DOCUMENTS))
+    for name, values in query_stability(ranker, one_group, [*SHUFFLES, Condition("candidates", 5)]).items():
+        assert (values["worst_score_change"] < 1e-5) == name.startswith("order"), name
 
 
 def test_several_groups_care_who_meets_whom_but_not_where(tokenizer):

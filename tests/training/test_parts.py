@@ -1,0 +1,109 @@
+"""Training of a model that starts from what is known: every part at its own rate, content from the rows' selector."""
+
+import pytest
+import tiny
+import torch
+from safetensors.torch import load_file
+from tiny_rows import make_rows
+
+from modeling_cobert.collections.trec import read_run
+from modeling_cobert.data.rows import load_rows
+from modeling_cobert.ranking.inputs import rows_inputs
+from modeling_cobert.ranking.loading import load_cobert
+from modeling_cobert.ranking.ranker import Ranker, rank_query
+from modeling_cobert.steps.folders import read_settings, write_settings
+from modeling_cobert.training.frozen import ContentVectors
+from modeling_cobert.training.initial import initial_model
+from modeling_cobert.training.train import train
+
+START = {"starting_weights": [0.5, 1.0, 0.5]}
+ONE_EPOCH = {"num_train_epochs": 1, "eval_strategy": "no", "load_best_model_at_end": False, "save_strategy": "no"}
+
+
+@pytest.fixture(scope="module")
+def bi_encoder(tmp_path_factory) -> str:
+    return str(tiny.bert_checkpoint(tmp_path_factory.mktemp("bi"), layers=2, hidden_size=20))
+
+
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory, bi_encoder):
+    """Rows that say a bi-encoder has selected them."""
+    folder = make_rows(tmp_path_factory.mktemp("rows"))
+    settings = read_settings(folder)
+    counts = settings.pop("counts")
+    write_settings(folder, {**settings, "selector": bi_encoder, "selector_kind": "bi-encoder"}, counts)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("rates", "moved"),
+    [
+        ({"start_learning_rate": 0.0}, {"encoder", "context"}),
+        ({"context_learning_rate": 0.0}, {"encoder", "start"}),
+        ({"learning_rate": 0.0, "start_learning_rate": 0.01, "context_learning_rate": 0.01}, {"start", "context"}),
+    ],
+)
+def test_every_part_learns_at_its_own_rate(arguments, embedded, tmp_path, rates, moved):
+    options = arguments(
+        model={**START, "content": True, "neighbour_weight": 0.3}, data={"rows": str(embedded)}, **ONE_EPOCH | rates
+    )
+    torch.manual_seed(options[3].seed)
+    before = initial_model(options[0], load_rows(embedded).settings, options[2]).state_dict()
+    train(*options)
+    after = load_file(tmp_path / "out" / "model.safetensors")
+    parts = {
+        "encoder": ("encoder.encoder.layer.0.attention.self.query.weight", "prototype_weight.weight"),
+        "context": ("classifier.weight",),
+        "start": ("start.weight", "neighbours.weight"),
+    }
+    for part, names in parts.items():
+        for name in names:
+            assert torch.equal(before[name], after[name]) == (part not in moved), name
+
+
+def test_content_is_the_bi_encoders_and_kept(embedded, bi_encoder, tmp_path):
+    rows = load_rows(embedded).dataset()
+    made = tiny.model(**START, content_size=20, selector=bi_encoder)
+    chooser = made.text_side.find_selector(bi_encoder, 32, "cpu")
+    stored = ContentVectors(chooser, rows, tmp_path)
+    stored.encode()
+    row = rows[2]
+    expected = chooser.embed_texts(row["passages"], batch_tokens=64)
+    torch.testing.assert_close(stored(row["query_id"]), expected, atol=1e-6, rtol=0)
+    stamps = [path.stat().st_mtime_ns for path in stored.paths]
+    again = ContentVectors(chooser, rows, tmp_path)
+    again.encode()
+    assert [path.stat().st_mtime_ns for path in again.paths] == stamps
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_frozen_or_not_a_trained_model_ranks_as_it_was_tested(arguments, embedded, tmp_path, frozen):
+    model = {**START, "content": True, "neighbour_weight": 0.3}
+    options = arguments(model=model, data={"rows": str(embedded)}, freeze_encoder=frozen, start_learning_rate=0.05)
+    train(*options)
+    made = load_cobert(tmp_path / "out")
+    assert made.start.weight.tolist() != pytest.approx(START["starting_weights"]) and made.config.content_size == 20
+    run = read_run(tmp_path / "out" / "test.trec")
+    inputs = rows_inputs(embedded, split="test")
+    assert {q: list(rank_query(Ranker.wrap(made), inputs, q)) for q in run} == {q: list(run[q]) for q in run}
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"content": True}, "--content needs rows that a bi-encoder has selected.* selected by 'lexical'"),
+        (
+            {"checkpoint": "x", "encoder": None, "calibrator_layers": None, "scorer_layers": None, **START},
+            "whole model",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments, model, message):
+    with pytest.raises(ValueError, match=message):
+        train(*arguments(model=model))
+
+
+@pytest.mark.parametrize("rate", [-1.0, float("nan"), float("inf")])
+def test_rates_are_checked(arguments, rate):
+    with pytest.raises(ValueError, match="--context_learning_rate must be a finite number"):
+        arguments(context_learning_rate=rate)
