@@ -112,7 +112,8 @@ class CoBertStart(nn.Module):
     def forward(self, relevance: Tensor, scores: Tensor, mask: Tensor) -> Tensor:
         """`(batch, n)`, `(batch, n, 2)`, `(batch, n)` -> `(batch, n)`; in float32, whose digits the scores need."""
         own = standardize_rows(relevance, mask).unsqueeze(-1)
-        return torch.cat((own, scores.float()), dim=-1) @ self.weight.float()
+        # Not a matrix product, which autocast would compute in half precision.
+        return (torch.cat((own, scores.float()), dim=-1) * self.weight.float()).sum(dim=-1)
 
 
 class CoBertNeighbours(nn.Module):
@@ -136,9 +137,10 @@ class CoBertNeighbours(nn.Module):
 
     def forward(self, logits: Tensor, content: Tensor, mask: Tensor) -> Tensor:
         """`(batch, n)`, `(batch, n, content_size)`, `(batch, n)` -> `(batch, n)`, in float32."""
-        known = logits.float().masked_fill(~mask.bool(), 0.0).unsqueeze(-1)
-        votes = (self.shares(content, mask) @ known).squeeze(-1)
-        return logits + self.weight.float() * standardize_rows(votes, mask)
+        with torch.autocast(logits.device.type, enabled=False):
+            known = logits.float().masked_fill(~mask.bool(), 0.0).unsqueeze(-1)
+            votes = (self.shares(content, mask) @ known).squeeze(-1)
+            return logits + self.weight.float() * standardize_rows(votes, mask)
 
 
 def standardize_rows(values: Tensor, mask: Tensor) -> Tensor:
@@ -146,8 +148,11 @@ def standardize_rows(values: Tensor, mask: Tensor) -> Tensor:
     real = mask.bool()
     values, count = values.float().masked_fill(~real, 0.0), real.sum(dim=-1, keepdim=True).clamp(min=1)
     centred = (values - values.sum(dim=-1, keepdim=True) / count).masked_fill(~real, 0.0)
-    # The small number keeps the gradient finite where all values are equal, and they become 0.
-    return centred / (centred.square().sum(dim=-1, keepdim=True) / count + 1e-12).sqrt()
+    variance = centred.square().sum(dim=-1, keepdim=True) / count
+    # Equal values differ from their mean by rounding, which must not be blown up to a deviation of 1.
+    rounding = (1e-5 * values.detach().abs().amax(dim=-1, keepdim=True)).square()
+    flat = variance.detach() <= rounding
+    return centred.masked_fill(flat, 0.0) / variance.masked_fill(flat, 1.0).sqrt()
 
 
 class CoBertForGroupwiseRanking(PreTrainedModel):
@@ -186,7 +191,8 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
         self.prototype_weight = nn.Linear(hidden, 1) if config.has_relevance_head else None  # W_t, b_t
         self.scorer = CoBertContextModel(config.scorer_config) if config.use_scorer else None
         self.classifier = nn.Linear(hidden, 1)
-        self.content = nn.Linear(config.content_size, hidden, bias=False) if config.content_size else None
+        reads_content = config.content_size > 0 and config.has_context
+        self.content = nn.Linear(config.content_size, hidden, bias=False) if reads_content else None
         starts, learned = config.starting_weights is not None, config.learn_starting_weights
         self.start = CoBertStart(learned) if starts else None
         self.neighbours = CoBertNeighbours(learned) if starts and config.content_size else None
@@ -310,14 +316,15 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
 
     def join_content(self, vectors: Tensor, content: Tensor | None) -> Tensor:
         """Interaction vectors `(.., hidden)` with what their passages are about `(.., content_size)` in them."""
-        if self.content is None:
+        if not self.config.content_size:
             return vectors
         if content is None:
             raise ValueError(
                 "this model reads content beside interaction (content_size): pass content, the unit vectors that its "
                 "bi-encoder gives for the passages"
             )
-        return vectors + self.content(content.to(self.content.weight.dtype))
+        # A model without context parts looks at content only to tell neighbours by.
+        return vectors if self.content is None else vectors + self.content(content.to(self.content.weight.dtype))
 
     def own_relevance(self, vectors: Tensor) -> Tensor:
         """The encoder's own relevance logit of single passages, `(.., hidden)` -> `(..)`: W_t, or BERT-Base's head."""

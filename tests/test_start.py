@@ -53,7 +53,8 @@ def by_hand(made: CoBertForGroupwiseRanking, inputs: dict[str, torch.Tensor], gr
     joined = vectors
     if made.config.content_size:
         content = inputs["content"][group]
-        joined = vectors + content @ made.content.weight.T
+        if made.config.has_context:
+            joined = vectors + content @ made.content.weight.T
         votes = []
         for place in places:
             others = [
@@ -100,6 +101,15 @@ def test_an_untrained_context_adds_nothing(variant):
 
 
 @pytest.mark.parametrize("fields", [START, CONTENT], ids=["start", "content"])
+@pytest.mark.parametrize("variant", tiny.VARIANTS)
+def test_every_weight_that_learns_has_a_gradient(variant, fields):
+    """Else several processes would wait for each other."""
+    made = model(variant, **fields)
+    made(**batch(made)).loss.backward()
+    assert [name for name, p in made.named_parameters() if p.requires_grad and p.grad is None] == []
+
+
+@pytest.mark.parametrize("fields", [START, CONTENT], ids=["start", "content"])
 @pytest.mark.parametrize("variant", ["full", "calibrator", "scorer", "neither"])
 def test_order_padding_and_other_groups_change_nothing(variant, fields):
     made = model(variant, **fields)
@@ -137,12 +147,37 @@ def test_gradients_are_finite_also_where_nothing_differs():
     assert all(p.grad is None or torch.isfinite(p.grad).all() for p in made.parameters())
 
 
+def test_half_precision_around_a_start_leaves_it_its_digits():
+    made = model("neither", **CONTENT)
+    vectors = torch.randn(1, 9, tiny.HIDDEN, generator=torch.Generator().manual_seed(2)).round(decimals=1)
+    torch.nn.init.constant_(made.classifier.weight, 0.0)  # what is left is no matrix product of the encoder's
+    scores = torch.randn(1, 9, 2, generator=torch.Generator().manual_seed(3))
+    content = torch.nn.functional.normalize(
+        torch.randn(1, 9, WIDTH, generator=torch.Generator().manual_seed(4)), dim=-1
+    )
+    expected = made(vectors=vectors, starting_scores=scores, content=content).logits
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = made(vectors=vectors, starting_scores=scores, content=content).logits
+    assert found.dtype == torch.float32
+    assert_close(found, expected, **CLOSE)
+
+
+def test_equal_values_are_not_told_apart_by_their_rounding():
+    for value in (0.1, 1e-20, 3e7, -7.3):
+        values = torch.full((1, 11), value, requires_grad=True)
+        standard = standardize_rows(values, torch.ones(1, 11))
+        assert (standard == 0).all()
+        standard.sum().backward()
+        assert torch.isfinite(values.grad).all()
+
+
 def test_parts_are_there_when_they_are_needed():
     plain = set(tiny.model(**tiny.VARIANTS["scorer"]).state_dict())
     started = set(tiny.model(**tiny.VARIANTS["scorer"], **START).state_dict())
     assert started - plain == {"start.weight", "prototype_weight.weight", "prototype_weight.bias"}
     full = set(tiny.model(**CONTENT).state_dict()) - set(tiny.model().state_dict())
     assert full == {"start.weight", "neighbours.weight", "neighbours.sharpness", "content.weight"}
+    assert tiny.model(**CONTENT, **tiny.VARIANTS["neither"]).content is None  # nothing would read it
     fixed = tiny.model(**CONTENT, learn_starting_weights=False)
     assert [n for n, p in fixed.named_parameters() if not p.requires_grad] == [
         "start.weight",

@@ -1,5 +1,6 @@
 """A trained pointwise Co-BERT as a plain BERT cross-encoder, for BERT-QE, as a selector, and for any other tool."""
 
+import logging
 import os
 import shutil
 from pathlib import Path
@@ -7,6 +8,8 @@ from pathlib import Path
 from transformers import BertConfig, BertForSequenceClassification
 
 from ..ranking.loading import load_cobert
+
+logger = logging.getLogger(__name__)
 
 
 def export_cross_encoder(checkpoint: str | os.PathLike, output: str | os.PathLike) -> BertForSequenceClassification:
@@ -31,6 +34,12 @@ def export_cross_encoder(checkpoint: str | os.PathLike, output: str | os.PathLik
     if config.use_calibrator or config.use_scorer:
         raise ValueError(
             f"{checkpoint}: it scores documents in context, which no cross-encoder can: train with --variant neither"
+        )
+    if source.start is not None:
+        logger.warning(
+            "%s: what is exported is its encoder's own relevance, without the scores of selector and first stage that "
+            "it starts from",
+            checkpoint,
         )
     if config.encoder_pooling != "pooler":
         raise ValueError(

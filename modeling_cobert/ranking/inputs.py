@@ -118,7 +118,8 @@ class RowsInputs:
         """Everything but the model that the result depends on, with fingerprints."""
         files = {split: file_sha256(self.rows.folder / split_file(split)) for split in self.rows.splits}
         grouping = asdict(ranker.group_options(self.options))
-        return {"inputs": "rows", "rows": self.rows.fingerprint, "files": files, "grouping": grouping}
+        content = {"content_sha256": ranker.selector_fingerprint()} if ranker.model.config.content_size else {}
+        return {"inputs": "rows", "rows": self.rows.fingerprint, "files": files, "grouping": grouping, **content}
 
     def check(self, ranker: Ranker) -> None:
         """Raises, before any work, what would be wrong with this model on these inputs."""
@@ -127,6 +128,15 @@ class RowsInputs:
             here, own = self.rows.settings[name], getattr(ranker.model.config, name)
             if here != own:
                 logger.warning("%s: %s is %s here, the model's is %s", self.rows.folder, name, here, own)
+        here, own = self.rows.settings["selector"], ranker.model.config.selector
+        if ranker.model.start is not None and here != own:
+            logger.warning(
+                "%s: selected by %s, but the model starts from scores of %s: they may be of another kind than those "
+                "that it has learned from",
+                self.rows.folder,
+                here,
+                own,
+            )
         ranker.check_queries(self.queries)
 
     def encode(self, ranker: Ranker, query_id: str, advance: Callable | None = None) -> EncodedQuery:

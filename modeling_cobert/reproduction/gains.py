@@ -101,6 +101,10 @@ class GainsOptions:
     context_learning_rate: float = field(default=5e-5, metadata={"help": "Of calibrator, scorer and what is on them."})
     start_learning_rate: float = field(default=2e-2, metadata={"help": "Of the starting weights."})
     epochs: float = field(default=5.0, metadata={"help": "Passes over the training queries."})
+    select_by: str = field(
+        default="nDCG@20",
+        metadata={"help": "What chooses the epoch on the validation queries: a measure, or loss, which jumps less."},
+    )
     seeds: list[int] = field(default_factory=lambda: [42], metadata={"help": "A training each; values are averaged."})
     max_steps: int = field(default=-1, metadata={"help": "Stop each training after so many steps, for a quick look."})
 
@@ -233,6 +237,7 @@ def train_system(rows: RowsFolder, system: System, options: GainsOptions, seed: 
         freeze_encoder=not options.train_encoder,
         vectors_dir=str(Path(options.output) / "vectors"),
         save_total_limit=1,
+        metric_for_best_model=options.select_by,
         use_cpu=options.use_cpu,
     )
     # The whole list is one group: without positions the scorer can read it at once.

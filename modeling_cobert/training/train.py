@@ -252,6 +252,10 @@ class SplitTraining:
         options = self.group_options.of_model(model.config)
         if model.num_prototypes and not (options.num_prototypes and options.prototypes != "none"):
             raise ValueError("without prototypes no calibrator can be trained: leave out --prototypes none")
+        if model.config.content_size and self.train_rows is not None:
+            raise ValueError(
+                "--train_rows has other passages than --rows, whose content is read: leave out one of the two"
+            )
         if self.args.freeze_encoder:
             model.encoder.requires_grad_(False)
         self.vectors, self.content = self._encode(model.to(self.args.device))
