@@ -272,6 +272,8 @@ class CoBertTrainingArguments(TrainingArguments):
         if self.disable_tqdm is None:
             self.disable_tqdm = not sys.stderr.isatty()
         super().__post_init__()
+        if self.device.type == "cpu":
+            self.dataloader_pin_memory = False  # there is nothing to pin it for, and every loader would warn
         if self.remove_unused_columns:
             raise ValueError("--remove_unused_columns must stay False: the collator reads the rows' columns")
         for name in ("context_learning_rate", "start_learning_rate"):
