@@ -134,6 +134,19 @@ def test_saved_and_trained_checkpoints(saved, trained, tmp_path):
     assert "pipeline_cobert.py" in files and "__init__.py" not in files
 
 
+def test_a_checkpoint_that_starts_from_known_scores_and_content(tmp_path):
+    bi_encoder = tiny.bert_checkpoint(tmp_path / "bi", layers=2, hidden_size=20)
+    start = {"starting_weights": [0.5, 1.0, 0.7], "content_size": 20, "neighbour_weight": 0.5}
+    saved = tiny.checkpoint(tmp_path / "saved", selector=str(bi_encoder), **start)
+    documents = [
+        {"text": text, "score": float(-i)} for i, text in enumerate(["the car", "bees see light", "", "a sky"])
+    ]
+    results = run(
+        NO_PACKAGE + LOAD, json.dumps([QUERY, documents, str(saved)]), cwd=tmp_path, env=child_environment(tmp_path)
+    )
+    check(results[str(saved)], CoBertForGroupwiseRanking.from_pretrained(saved).rerank(QUERY, documents))
+
+
 def child_environment(home: Path) -> dict[str, str]:
     return {**os.environ, "HF_HOME": str(home / "home"), "PYTHONPATH": ""}
 
