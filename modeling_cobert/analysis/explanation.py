@@ -283,7 +283,9 @@ def prototype_table(explanation: Explanation) -> Table:
 
 def document_table(explanation: Explanation, limit: int | None = None) -> Table:
     """Score and rank with everything on, and how far each part moved a document."""
-    columns = ["Document", "Text", "Rank", "First", "Score", *(OFF[part] for part in explanation.parts)]
+    # A model without calibrator and scorer has one thing to turn off: what its neighbours add to its start.
+    off = ["context off"] if explanation.parts == ["both"] else [OFF[part] for part in explanation.parts]
+    columns = ["Document", "Text", "Rank", "First", "Score", *off]
     rows = []
     for document in explanation.documents[:limit]:
         row = [document.doc_id, _short(document.text), str(document.rank), str(document.first_stage_rank)]
