@@ -310,6 +310,24 @@ def test_rerank_gives_what_the_model_gives(model, documents, capsys):
     assert [json.loads(line)["index"] for line in out.splitlines()] == [item["corpus_id"] for item in wanted]
 
 
+def test_rerank_reads_first_stage_scores(tmp_path, capsys):
+    """A model that starts from them says something else with other scores, and an error where one is missing."""
+    model = str(tiny.checkpoint(tmp_path / "model", starting_weights=[0.5, 0.5, 1.0]))
+    found = [
+        {"text": text, "score": score} for text, score in (("red car", 3.0), ("bees see", 2.5), ("the sky", -1.0))
+    ]
+    path = tmp_path / "docs.jsonl"
+    path.write_text("".join(json.dumps(document) + "\n" for document in found))
+    command = ["rerank", "--model", model, "--query", "bees", "--format", "jsonl", str(path)]
+    code, out, _ = run(command, capsys)
+    wanted = CoBertForGroupwiseRanking.from_pretrained(model).rerank("bees", found)
+    assert code == 0 and [json.loads(line)["score"] for line in out.splitlines()] == [w["score"] for w in wanted]
+    del found[1]["score"]
+    path.write_text("".join(json.dumps(document) + "\n" for document in found))
+    code, _, err = run(command, capsys)
+    assert code == 1 and "document 1 has the score None" in err
+
+
 def test_rerank_for_people(model, documents, capsys):
     _, out, _ = run(["rerank", str(documents), "--model", model, "--query", "how do bees see"], capsys)
     lines = [line.split("\t") for line in out.splitlines()]

@@ -3,7 +3,8 @@
     cobert rerank --model models/cobert --query "how do bees see" docs.jsonl
 
 The documents are in first-stage order, one JSON object a line: `text`, perhaps `title`, perhaps `_id` (else the
-place, from 0). With `--plain` each line is a text. Without a file, or with `-`, they are read from standard input:
+place, from 0), perhaps the first stage's `score`, which a model with starting weights reads (else the order serves).
+With `--plain` each line is a text. Without a file, or with `-`, they are read from standard input:
 
     grep -rh bees notes/ | cobert rerank --model models/cobert --query "how do bees see" --plain --top_k 3
 """
@@ -64,9 +65,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("documents", nargs="?", default=argparse.SUPPRESS, help="The same as --documents.")
 
 
-def read_documents(options: RerankOptions) -> list[Document]:
-    """The documents, each with an id of its own."""
+def read_documents(options: RerankOptions) -> tuple[list[Document], list[object]]:
+    """The documents, each with an id of its own, and the first stage's score of each, or `None`."""
     documents: dict[str, Document] = {}
+    scores: list[object] = []
     name = "<stdin>" if options.documents == "-" else options.documents
     for number, line in numbered_lines(options.documents):
         where, place = f"{name}:{number}", str(len(documents))
@@ -76,9 +78,10 @@ def read_documents(options: RerankOptions) -> list[Document]:
         if document.doc_id in documents:
             raise ValueError(f"{where}: document {document.doc_id!r} appears twice")
         documents[document.doc_id] = document
+        scores.append(None if options.plain else json.loads(line).get("score"))
     if not documents:
         raise ValueError(f"{name}:1: no documents")
-    return list(documents.values())
+    return list(documents.values()), scores
 
 
 def lines(options: RerankOptions, ranking: list[dict], documents: list[Document]) -> Iterator[str]:
@@ -99,9 +102,9 @@ def lines(options: RerankOptions, ranking: list[dict], documents: list[Document]
 
 def main(ranker_options: RankerOptions, options: RerankOptions) -> list[dict]:
     """Prints the ranking, and returns it as `model.rerank` does."""
-    documents = read_documents(options)
+    documents, scores = read_documents(options)
     ranker = ranker_options.load(device=process_state(ranker_options.use_cpu).device)
-    texts = [document.to_dict() for document in documents]
+    texts = [document.to_dict() | {"score": score} for document, score in zip(documents, scores, strict=True)]
     ranking = ranker.model.rerank(
         options.query, texts, options.top_k, selector=ranker.selector, batch_tokens=ranker.batch_tokens
     )
