@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from modeling_cobert import CoBertConfig, CoBertForGroupwiseRanking
 from modeling_cobert.grouping_cobert import best_first, standardize, starting_scores
-from modeling_cobert.modeling_cobert import standardize_rows
+from modeling_cobert.start_cobert import standardize_rows
 from modeling_cobert.training.trainer import part_of
 
 CLOSE = {"atol": 1e-5, "rtol": 0}

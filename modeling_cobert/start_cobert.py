@@ -1,0 +1,65 @@
+# Copyright 2026 The Co-BERT authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What a ranking starts from, before calibrator and scorer add to it: known scores, and what neighbours make of it."""
+
+import torch
+from torch import Tensor, nn
+
+# Where learning begins: of two documents with cosines of 0.7 and 0.6, the first counts 7 times as much.
+SHARPNESS = 20.0
+
+
+class CoBertStart(nn.Module):
+    """
+    What is known of a document before its context is looked at: a mixture of the encoder's own relevance, the
+    selector's score and the first stage's, each standardised over the list.
+    """
+
+    def __init__(self, learned: bool):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(3), requires_grad=learned)
+
+    def forward(self, relevance: Tensor, scores: Tensor, mask: Tensor) -> Tensor:
+        """`(batch, n)`, `(batch, n, 2)`, `(batch, n)` -> `(batch, n)`; in float32, whose digits the scores need."""
+        own = standardize_rows(relevance, mask).unsqueeze(-1)
+        # Not a matrix product, which autocast would compute in half precision.
+        return (torch.cat((own, scores.float()), dim=-1) * self.weight.float()).sum(dim=-1)
+
+
+class CoBertNeighbours(nn.Module):
+    """
+    Draws the logits of documents that are about the same to each other: to a document's own the mean of the others is
+    added, weighted by how near their contents are, and standardised over the group.
+    """
+
+    def __init__(self, learned: bool):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(()), requires_grad=learned)
+        # How sharply near contents are told from far ones, as a logarithm: cosines lie close together.
+        self.sharpness = nn.Parameter(torch.empty(()), requires_grad=learned)
+
+    def shares(self, content: Tensor, mask: Tensor) -> Tensor:
+        """How much each document `(batch, n, 1)` heeds each other real one `(batch, 1, n)`: rows sum to 1, or to 0."""
+        content, real = content.float(), mask.bool()
+        others = real.unsqueeze(-2) & ~torch.eye(real.shape[-1], dtype=torch.bool, device=real.device)
+        nearness = content @ content.transpose(-1, -2) * self.sharpness.float().exp()  # (batch, n, n)
+        return nearness.masked_fill(~others, torch.finfo(nearness.dtype).min).softmax(dim=-1) * others
+
+    def forward(self, logits: Tensor, content: Tensor, mask: Tensor) -> Tensor:
+        """`(batch, n)`, `(batch, n, content_size)`, `(batch, n)` -> `(batch, n)`, in float32."""
+        with torch.autocast(logits.device.type, enabled=False):
+            known = logits.float().masked_fill(~mask.bool(), 0.0).unsqueeze(-1)
+            votes = (self.shares(content, mask) @ known).squeeze(-1)
+            return logits + self.weight.float() * standardize_rows(votes, mask)
+
+
+def standardize_rows(values: Tensor, mask: Tensor) -> Tensor:
+    """Each row `(batch, n)` with mean 0 and deviation 1 over what `mask` calls real, and 0 elsewhere."""
+    real = mask.bool()
+    values, count = values.float().masked_fill(~real, 0.0), real.sum(dim=-1, keepdim=True).clamp(min=1)
+    centred = (values - values.sum(dim=-1, keepdim=True) / count).masked_fill(~real, 0.0)
+    variance = centred.square().sum(dim=-1, keepdim=True) / count
+    # Equal values differ from their mean by rounding, which must not be blown up to a deviation of 1.
+    rounding = (1e-5 * values.detach().abs().amax(dim=-1, keepdim=True)).square()
+    flat = variance.detach() <= rounding
+    return centred.masked_fill(flat, 0.0) / variance.masked_fill(flat, 1.0).sqrt()
