@@ -3,7 +3,7 @@
 """A Co-BERT from BERT checkpoints: which weight comes from where, and which starts fresh."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -41,6 +41,8 @@ def bert_weights(cls, encoder: str | os.PathLike, calibrator, scorer, fields: di
         if part is not None:
             layers = source.encoder if path is None else _load(path)
             state |= {f"{name}.{k}": v for k, v in context_state(layers, part.config).items()}
+    if not {"starting_weights", "neighbour_weight", "content_size"} & set(fields):
+        state |= {k: v.clone() for k, v in source.start.items()}
     missing, unexpected = model.load_state_dict(state, strict=False)
     if unexpected:
         raise ValueError(f"the checkpoints hold weights that this Co-BERT has no place for: {', '.join(unexpected)}")
@@ -53,12 +55,16 @@ def bert_weights(cls, encoder: str | os.PathLike, calibrator, scorer, fields: di
 
 @dataclass
 class _Source:
-    """An encoder's config and weights, the relevance row on top of it, if any, and config fields that come with it."""
+    """
+    An encoder's config and weights, the relevance row on top of it, if any, config fields that come with it, and the
+    weights of what it starts from.
+    """
 
     config: PreTrainedConfig
     encoder: dict[str, Tensor]
     head: tuple[Tensor, Tensor] | None
     fields: dict
+    start: dict[str, Tensor] = field(default_factory=dict)
 
 
 def _bert_source(path: str | os.PathLike) -> _Source:
@@ -84,10 +90,14 @@ def _cobert_source(cls, path: str | os.PathLike) -> _Source:
     row = None if head is None else (head.weight.detach(), head.bias.detach())
     kept = ("encoder_pooling", "max_length", "passage_words", "passage_overlap", "passage_title", "selector")
     fields = {name: getattr(model.config, name) for name in kept}
-    if model.start is not None:  # what a pointwise model has learned of them is where its context parts begin
+    # What a pointwise model has learned to start from is where its context parts begin.
+    start = {k: v for k, v in model.state_dict().items() if k.startswith(("start.", "neighbours."))}
+    if model.start is not None:
         fields["starting_weights"] = model.start.weight.tolist()
+    if model.neighbours is not None:
+        fields |= {"content_size": model.config.content_size, "neighbour_weight": model.neighbours.weight.item()}
     plain = _plain(model.config.encoder_config, model.config.encoder_config.name_or_path)
-    return _Source(plain, model.encoder.state_dict(), row, fields)
+    return _Source(plain, model.encoder.state_dict(), row, fields, start)
 
 
 def context_state(state: dict[str, Tensor], config) -> dict[str, Tensor]:

@@ -227,9 +227,13 @@ def test_config_refuses(fields, message):
         CoBertConfig(**fields)
 
 
-def test_a_full_model_starts_as_its_pointwise_twin(tmp_path):
-    twin = tiny.model(**tiny.VARIANTS["neither"], **START, encoder_pooling="pooler")
+@pytest.mark.parametrize("known", [START, CONTENT], ids=["start", "content"])
+def test_a_full_model_starts_as_its_pointwise_twin(tmp_path, known):
+    twin = tiny.model(**tiny.VARIANTS["neither"], **known, encoder_pooling="pooler")
     torch.nn.init.constant_(twin.start.weight[2:], 0.9)  # as if learned
+    if twin.neighbours is not None:
+        torch.nn.init.constant_(twin.neighbours.weight, 0.35)
+        torch.nn.init.constant_(twin.neighbours.sharpness, 1.5)
     twin.tokenizer = tiny.tokenizer(tmp_path)
     twin.save_pretrained(tmp_path)
     parts = {"calibrator_config": {"num_hidden_layers": 1}, "scorer_config": {"num_hidden_layers": 2}}
@@ -239,6 +243,8 @@ def test_a_full_model_starts_as_its_pointwise_twin(tmp_path):
     pointwise = {n: x[:, tiny.M :] if n not in ("labels", "starting_scores") else x for n, x in inputs.items()}
     real = inputs["document_mask"][:, tiny.M :].bool()
     assert_close(full(**inputs).logits[real], twin(**pointwise).logits[real], **CLOSE)
+    other = CoBertForGroupwiseRanking.from_bert_pretrained(tmp_path, starting_weights=[1.0, 0.0, 0.0], **parts)
+    assert other.start.weight.tolist() == [1.0, 0.0, 0.0]  # what is asked for wins
 
 
 def documents(count: int) -> list[dict]:
