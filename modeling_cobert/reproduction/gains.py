@@ -103,7 +103,7 @@ class GainsOptions:
     epochs: float = field(default=5.0, metadata={"help": "Passes over the training queries."})
     select_by: str = field(
         default="nDCG@20",
-        metadata={"help": "What chooses the epoch on the validation queries: a measure, or loss, which jumps less."},
+        metadata={"help": "What chooses the epoch on the validation queries: a measure, or loss."},
     )
     seeds: list[int] = field(default_factory=lambda: [42], metadata={"help": "A training each; values are averaged."})
     max_steps: int = field(default=-1, metadata={"help": "Stop each training after so many steps, for a quick look."})
