@@ -58,14 +58,17 @@ class CoBertConfig(PreTrainedConfig):
             and W_t), `"lexical"` (BM25 on passages), `"first-stage"` (first passage, given order), or the Hub id or
             folder of a cross-encoder (the paper's way) or bi-encoder.
         loss (`str`, *optional*, defaults to `"pointwise"`):
-            `"pointwise"` (the paper), `"listwise"`, `"ranknet"` or `"lambda"`.
+            `"pointwise"` (the paper), `"listwise"`, `"ranknet"`, `"lambda"` or `"approx_ndcg"`.
         starting_weights (`list[float]`, *optional*):
             Start from what is known: the logit is the mixture of three scores, the encoder's own relevance, the
             selector's and the first stage's, each standardised over the query's list, with these weights, and what
             calibrator and scorer add to it, which is nothing before they are trained. With `[1, 0, 0]` an untrained
             model ranks as its encoder does. By default (the paper) the head on the last part gives the whole logit.
         learn_starting_weights (`bool`, *optional*, defaults to `True`):
-            Whether training changes the starting weights, `neighbour_weight` among them.
+            Whether training changes the starting weights, `feedback_weight` and `neighbour_weight` among them.
+        feedback_weight (`float`, *optional*, defaults to 0.0):
+            With starting weights: how much a document gains by words that it shares with the `num_prototypes`
+            documents of the list that start best (pseudo relevance feedback, Rocchio 1971), over whole documents.
         content_size (`int`, *optional*, defaults to 0):
             Content beside interaction: the width of the vectors of a bi-encoder, which must be the `selector`. Its
             unit vectors of the chosen passages, which do not depend on the query, go with the interaction vectors
@@ -109,9 +112,10 @@ class CoBertConfig(PreTrainedConfig):
     mark_overlap: bool = False
     overlap_merge: Literal["max", "mean", "first", "last"] = "max"
     selector: str = "lexical"
-    loss: Literal["pointwise", "listwise", "ranknet", "lambda"] = "pointwise"
+    loss: Literal["pointwise", "listwise", "ranknet", "lambda", "approx_ndcg"] = "pointwise"
     starting_weights: list[float] | None = None
     learn_starting_weights: bool = True
+    feedback_weight: float = 0.0
     content_size: int = 0
     neighbour_weight: float = 0.0
     pad_token_id: int | None = 0
@@ -218,6 +222,16 @@ class CoBertConfig(PreTrainedConfig):
             raise ValueError(
                 "`starting_weights` are three finite numbers, not all 0, for the encoder's own relevance, the "
                 f"selector's score and the first stage's, such as [1, 0.5, 0.5]; got {weights}."
+            )
+
+    def validate_feedback(self):
+        """Feedback has something to start from, and documents to learn from."""
+        if not math.isfinite(self.feedback_weight):
+            raise ValueError(f"`feedback_weight` must be a finite number, got {self.feedback_weight}.")
+        if self.feedback_weight and (self.starting_weights is None or not self.num_prototypes):
+            raise ValueError(
+                "`feedback_weight` needs `starting_weights`, which tell the best documents, and `num_prototypes` of "
+                "at least 1: set them, or leave it 0."
             )
 
     def validate_content(self):

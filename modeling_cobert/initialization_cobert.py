@@ -14,6 +14,9 @@ from .configuration_cobert import context_config
 
 logger = logging.get_logger(__name__)
 
+# The parts that say what a model starts from.
+STARTS = ("start.", "feedback.", "neighbours.")
+
 
 def bert_weights(cls, encoder: str | os.PathLike, calibrator, scorer, fields: dict):
     """Does the work of [`CoBertForGroupwiseRanking.from_bert_pretrained`]."""
@@ -41,13 +44,13 @@ def bert_weights(cls, encoder: str | os.PathLike, calibrator, scorer, fields: di
         if part is not None:
             layers = source.encoder if path is None else _load(path)
             state |= {f"{name}.{k}": v for k, v in context_state(layers, part.config).items()}
-    if not {"starting_weights", "neighbour_weight", "content_size"} & set(fields):
+    if not {"starting_weights", "feedback_weight", "neighbour_weight", "content_size"} & set(fields):
         state |= {k: v.clone() for k, v in source.start.items()}
     missing, unexpected = model.load_state_dict(state, strict=False)
     if unexpected:
         raise ValueError(f"the checkpoints hold weights that this Co-BERT has no place for: {', '.join(unexpected)}")
     # What a model starts from is in its config.
-    fresh = [name for name in missing if not name.startswith(("start.", "neighbours."))]
+    fresh = [name for name in missing if not name.startswith(STARTS)]
     logger.warning(f"Starting fresh, to be trained: {', '.join(fresh) if fresh else 'nothing'}.")
     model.remember_source(encoder)
     return model.eval()
@@ -91,9 +94,11 @@ def _cobert_source(cls, path: str | os.PathLike) -> _Source:
     kept = ("encoder_pooling", "max_length", "passage_words", "passage_overlap", "passage_title", "selector")
     fields = {name: getattr(model.config, name) for name in kept}
     # What a pointwise model has learned to start from is where its context parts begin.
-    start = {k: v for k, v in model.state_dict().items() if k.startswith(("start.", "neighbours."))}
+    start = {k: v for k, v in model.state_dict().items() if k.startswith(STARTS)}
     if model.start is not None:
         fields["starting_weights"] = model.start.weight.tolist()
+    if model.feedback is not None:
+        fields |= {"feedback_weight": model.feedback.weight.item(), "num_prototypes": model.config.num_prototypes}
     if model.neighbours is not None:
         fields |= {"content_size": model.config.content_size, "neighbour_weight": model.neighbours.weight.item()}
     plain = _plain(model.config.encoder_config, model.config.encoder_config.name_or_path)

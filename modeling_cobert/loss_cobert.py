@@ -7,7 +7,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .start_cobert import standardize_rows
+
 IGNORE = -100
+# Of approx_ndcg: two logits that are a tenth of a standard deviation apart are told apart by sigmoid(1) = 0.73.
+TEMPERATURE = 0.1
 
 
 def pointwise(logits: Tensor, grades: Tensor, real: Tensor) -> Tensor:
@@ -46,7 +50,25 @@ def lambda_(logits: Tensor, grades: Tensor, real: Tensor) -> Tensor:
     return _mean(weighted.masked_fill(~ordered, 0.0).sum(dim=(-2, -1)), ordered.any(dim=-1).any(dim=-1))
 
 
-LOSSES = {"pointwise": pointwise, "listwise": listwise, "ranknet": ranknet, "lambda": lambda_}
+def approx_ndcg(logits: Tensor, grades: Tensor, real: Tensor) -> Tensor:
+    """1 - nDCG with smooth ranks (ApproxNDCG; Qin et al. 2010, Bruch et al. 2019), of logits standardised over the
+    group: only their order and relative distances count, not how sure of itself a model is."""
+    scores = standardize_rows(logits, real) / TEMPERATURE
+    ahead = torch.sigmoid(scores.unsqueeze(-2) - scores.unsqueeze(-1)) * real.unsqueeze(-2)  # (groups, own, others)
+    ranks = ahead.sum(dim=-1) + 0.5  # each is half ahead of itself
+    places = torch.arange(1, logits.shape[-1] + 1, device=logits.device)
+    ideal = (grades.sort(dim=-1, descending=True).values / torch.log2(places + 1.0)).sum(dim=-1)
+    gained = (grades / torch.log2(ranks + 1)).sum(dim=-1)
+    return _mean(1 - gained / ideal.clamp(min=torch.finfo(logits.dtype).tiny), ideal > 0)
+
+
+LOSSES = {
+    "pointwise": pointwise,
+    "listwise": listwise,
+    "ranknet": ranknet,
+    "lambda": lambda_,
+    "approx_ndcg": approx_ndcg,
+}
 
 
 def ranking_loss(name: str, logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:

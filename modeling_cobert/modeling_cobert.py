@@ -19,7 +19,7 @@ from .loss_cobert import ranking_loss
 # Not used here: transformers ships a model's code by following its relative imports; this brings the pipeline along.
 from .pipeline_cobert import CoBertTextRankingPipeline  # noqa: F401
 from .reranking_cobert import TextSide, rerank
-from .start_cobert import SHARPNESS, CoBertNeighbours, CoBertStart
+from .start_cobert import PROTOTYPE_SHARPNESS, SHARPNESS, CoBertFeedback, CoBertNeighbours, CoBertStart
 
 logger = logging.get_logger(__name__)
 
@@ -137,6 +137,7 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
         self.content = nn.Linear(config.content_size, hidden, bias=False) if reads_content else None
         starts, learned = config.starting_weights is not None, config.learn_starting_weights
         self.start = CoBertStart(learned) if starts else None
+        self.feedback = CoBertFeedback(config.num_prototypes, learned) if config.feedback_weight else None
         self.neighbours = CoBertNeighbours(learned) if starts and config.content_size else None
         self.text_side = TextSide()
         self.post_init()
@@ -146,6 +147,9 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
         super()._init_weights(module)
         if isinstance(module, CoBertStart):
             init.copy_(module.weight, torch.tensor(self.config.starting_weights))
+        if isinstance(module, CoBertFeedback):
+            init.constant_(module.weight, self.config.feedback_weight)
+            init.constant_(module.sharpness, math.log(PROTOTYPE_SHARPNESS))
         if isinstance(module, CoBertNeighbours):
             init.constant_(module.weight, self.config.neighbour_weight)
             init.constant_(module.sharpness, math.log(SHARPNESS))
@@ -303,6 +307,24 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
         relevance = self.own_relevance(vectors)
         return self.start(relevance, starting_scores, torch.ones_like(relevance) if mask is None else mask)
 
+    def feed_back(self, start: Tensor | None, likeness: Tensor | None, mask: Tensor) -> Tensor | None:
+        """
+        What the words of the documents that start best make of a start; in a model without `feedback_weight` nothing.
+
+        Args:
+            start (`torch.Tensor` of shape `(batch, n)`, *optional*): what [`start_from`] gave.
+            likeness (`torch.Tensor` of shape `(batch, n, n)`): how alike the documents' words are.
+            mask (`torch.Tensor` of shape `(batch, n)`): 1 for real candidates.
+        """
+        if self.feedback is None or start is None:
+            return start
+        if likeness is None:
+            raise ValueError(
+                "this model learns from the words of the best documents (feedback_weight): pass likeness, the cosines "
+                "of the candidates' word vectors"
+            )
+        return self.feedback(start, likeness, mask)
+
     def score(
         self,
         vectors: Tensor,
@@ -367,6 +389,7 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
         output_attentions: bool | None = None,
         starting_scores: Tensor | None = None,
         content: Tensor | None = None,
+        likeness: Tensor | None = None,
     ) -> CoBertRankingOutput:
         r"""
         Scores whole groups, each with its prototypes.
@@ -390,6 +413,8 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
                 standardised over the query's whole list. The own relevance is standardised over the group.
             content (`torch.Tensor` of shape `(batch, m + n, content_size)`, *optional*):
                 In a model with `content_size`: the bi-encoder's unit vector of each passage.
+            likeness (`torch.Tensor` of shape `(batch, n, n)`, *optional*):
+                In a model with `feedback_weight`: how alike the words of the candidates' documents are.
             return_dict (`bool`, *optional*):
                 Whether to return a [`CoBertRankingOutput`] (the default) or a tuple.
         """
@@ -402,6 +427,7 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
         _check_shape("document_mask", document_mask, "(batch, m + n)", (batch, documents))
         _check_shape("labels", labels, "(batch, n)", (batch, documents - m))
         _check_shape("starting_scores", starting_scores, "(batch, n, 2)", (batch, documents - m, 2))
+        _check_shape("likeness", likeness, "(batch, n, n)", (batch, documents - m, documents - m))
         if config.content_size:
             _check_shape("content", content, "(batch, m + n, content_size)", (batch, documents, config.content_size))
         recorder = CoBertRecorder(
@@ -423,7 +449,7 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
             document_mask = torch.ones(batch, documents, dtype=torch.long, device=vectors.device)
 
         mask, prototype_weights = document_mask[:, m:], None
-        start = self.start_from(vectors[:, m:], starting_scores, mask)
+        start = self.feed_back(self.start_from(vectors[:, m:], starting_scores, mask), likeness, mask)
         joined = self.join_content(vectors, content)
         candidates = joined[:, m:]
         if self.calibrator is not None:

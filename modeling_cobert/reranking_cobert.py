@@ -23,6 +23,7 @@ from .selection_cobert import (
     choose_passages,
     load_selector,
 )
+from .words_cobert import WordVectors, document_text, word_vectors
 
 
 @dataclass
@@ -81,12 +82,14 @@ class EncodedList:
         selector_scores (`list[float]`): one each; the best ones are the prototypes.
         first_stage_scores (`list[float]`, *optional*): one each; without them the order serves where they are wanted.
         content (`torch.Tensor` of shape `(documents, content_size)`, *optional*): what the passages are about.
+        words ([`~words_cobert.WordVectors`], *optional*): of the whole documents.
     """
 
     vectors: Tensor
     selector_scores: Sequence[float]
     first_stage_scores: Sequence[float] | None = None
     content: Tensor | None = None
+    words: WordVectors | None = None
 
 
 def rerank(
@@ -144,12 +147,13 @@ def rerank(
 def encode_list(
     model, pairs: PairTokenizer, query: str, documents: Sequence, selector: str, batch_tokens: int, advance=None
 ) -> EncodedList:
-    """Each document's best passage, encoded, with the selector's score of it and, where wanted, its content."""
+    """Each document's best passage, encoded, with the selector's score of it and, where wanted, content and words."""
     config, device = model.config, input_device(model)
     shape = (config.passage_words, config.passage_overlap, config.passage_title)
     given = None if model.start is None else first_stage_scores(documents)
     query_ids = pairs.query(query)
     cut = pairs.cut(documents, *shape)
+    words = None if model.feedback is None else word_vectors([document_text(d, i) for i, d in enumerate(documents)])
 
     def encode(rows):
         return map_rows(rows, pairs, model.encode, device, batch_tokens, advance)
@@ -158,7 +162,9 @@ def encode_list(
         # Every passage is encoded anyway, so the chosen ones' vectors are at hand.
         vectors = encode([pairs.pair(query_ids, d.tokens(i)) for d in cut for i in range(len(d.spans))])
         best, relevance = best_passages(by_document(model.own_relevance(vectors).float().tolist(), cut))
-        return EncodedList(vectors=vectors[_places(cut, best)], selector_scores=relevance, first_stage_scores=given)
+        return EncodedList(
+            vectors=vectors[_places(cut, best)], selector_scores=relevance, first_stage_scores=given, words=words
+        )
     chooser = model.text_side.find_selector(selector, config.max_length, device)
     # One without a tokenizer reads words, which are the same in any cut.
     own_cut = cut if chooser.pairs is None else chooser.cut(documents, *shape)
@@ -174,6 +180,7 @@ def encode_list(
         selector_scores=relevance,
         first_stage_scores=given,
         content=content,
+        words=words,
     )
 
 
@@ -236,13 +243,26 @@ def score_list(model, encoded: EncodedList, batch_tokens: int = 16384) -> list[f
     return merge_spans(groups, logits, config.overlap_merge)
 
 
-def start_list(model, encoded: EncodedList) -> Tensor | None:
-    """The logits `(documents,)` that a whole list starts from; `None` in a model without `starting_weights`."""
+def start_list(model, encoded: EncodedList, fed_back: bool = True) -> Tensor | None:
+    """
+    The logits `(documents,)` that a whole list starts from; `None` in a model without `starting_weights`.
+
+    Args:
+        encoded ([`EncodedList`]): the candidates.
+        fed_back (`bool`, *optional*, defaults to `True`): whether feedback by words, if the model has any, is in them.
+    """
     if model.start is None:
         return None
     scores = starting_scores(encoded.selector_scores, encoded.first_stage_scores)
     vectors = encoded.vectors.unsqueeze(0)
-    return model.start_from(vectors, torch.tensor([scores], device=vectors.device))[0]
+    start = model.start_from(vectors, torch.tensor([scores], device=vectors.device))
+    if model.feedback is None or not fed_back:
+        return start[0]
+    if encoded.words is None:
+        raise ValueError("this model learns from the words of whole documents (feedback_weight), which are not there")
+    mask = torch.ones_like(start)
+    votes = encoded.words.votes(model.feedback.shares(start, mask)[0])
+    return model.feedback.add(start, votes.unsqueeze(0), mask)[0]
 
 
 def calibrate_list(

@@ -1,12 +1,15 @@
 # Copyright 2026 The Co-BERT authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a ranking starts from, before calibrator and scorer add to it: known scores, and what neighbours make of it."""
+"""What a ranking starts from, before calibrator and scorer add to it: known scores, and what feedback by words and
+neighbours make of them."""
 
 import torch
 from torch import Tensor, nn
 
 # Where learning begins: of two documents with cosines of 0.7 and 0.6, the first counts 7 times as much.
 SHARPNESS = 20.0
+# Of two prototypes whose start differs by half a standard deviation, the first counts 2.7 times as much.
+PROTOTYPE_SHARPNESS = 2.0
 
 
 class CoBertStart(nn.Module):
@@ -24,6 +27,38 @@ class CoBertStart(nn.Module):
         own = standardize_rows(relevance, mask).unsqueeze(-1)
         # Not a matrix product, which autocast would compute in half precision.
         return (torch.cat((own, scores.float()), dim=-1) * self.weight.float()).sum(dim=-1)
+
+
+class CoBertFeedback(nn.Module):
+    """
+    Pseudo relevance feedback by words (Rocchio 1971): the best documents of a list are its prototypes, and every
+    document gains by how much its words are alike theirs.
+    """
+
+    def __init__(self, count: int, learned: bool):
+        super().__init__()
+        self.count = count
+        self.weight = nn.Parameter(torch.empty(()), requires_grad=learned)
+        # How much more a better prototype counts, as a logarithm.
+        self.sharpness = nn.Parameter(torch.empty(()), requires_grad=learned)
+
+    def shares(self, logits: Tensor, mask: Tensor) -> Tensor:
+        """How much each document `(batch, n)` counts as a prototype: 0 but for the best, whose shares sum to 1."""
+        real, known = mask.bool(), standardize_rows(logits, mask)
+        lowest = torch.finfo(known.dtype).min
+        best = known.masked_fill(~real, lowest).argsort(dim=-1, descending=True, stable=True)[:, : self.count]
+        chosen = torch.zeros_like(real).scatter(-1, best, True) & real
+        return (known * self.sharpness.float().exp()).masked_fill(~chosen, lowest).softmax(dim=-1) * chosen
+
+    def forward(self, logits: Tensor, likeness: Tensor, mask: Tensor) -> Tensor:
+        """`(batch, n)`, how alike the documents' words are `(batch, n, n)`, `(batch, n)` -> `(batch, n)`."""
+        with torch.autocast(logits.device.type, enabled=False):
+            votes = (likeness.float() @ self.shares(logits, mask).unsqueeze(-1)).squeeze(-1)
+        return self.add(logits, votes, mask)
+
+    def add(self, logits: Tensor, votes: Tensor, mask: Tensor) -> Tensor:
+        """Logits with the prototypes' votes `(batch, n)` in them, in float32."""
+        return logits + self.weight.float() * standardize_rows(votes, mask)
 
 
 class CoBertNeighbours(nn.Module):

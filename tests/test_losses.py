@@ -24,6 +24,12 @@ def by_hand(name: str, logits: list[float], labels: list[int]) -> float:
     if name == "listwise":
         total = sum(math.exp(x) for x in logits)
         return -sum(y / sum(labels) * math.log(math.exp(x) / total) for x, y in zip(logits, labels, strict=True))
+    if name == "approx_ndcg":
+        mean = sum(logits) / n
+        deviation = math.sqrt(sum((x - mean) ** 2 for x in logits) / n)
+        ranks = [1 + sum(sigmoid((y - x) / deviation / 0.1) for y in logits if y != x) for x in logits]
+        best = sum(y / math.log2(r + 1) for r, y in enumerate(sorted(labels, reverse=True), start=1))
+        return 1 - sum(y / math.log2(r + 1) for r, y in zip(ranks, labels, strict=True)) / best
     pairs = [(i, j) for i in range(n) for j in range(n) if labels[i] > labels[j]]
     losses = {(i, j): -math.log(sigmoid(logits[i] - logits[j])) for i, j in pairs}
     if name == "ranknet":
@@ -63,7 +69,8 @@ def test_groups_and_padding(name):
     assert loss.item() == pytest.approx(weights[0] * a + weights[1] * b, rel=1e-5)
     loss.backward()
     assert torch.isfinite(logits.grad).all() and (logits.grad[mask == 0] == 0).all()
-    assert (logits.grad[mask == 1] != 0).all()
+    if name != "approx_ndcg":  # two logits, standardised, are always -1 and 1
+        assert (logits.grad[mask == 1] != 0).all()
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -88,6 +95,19 @@ def test_permutation_scale_and_precision(name):
     assert ranking_loss(name, logits.half(), labels).dtype == torch.float32
     extreme = ranking_loss(name, logits * 1e4, labels)
     assert torch.isfinite(extreme)
+
+
+def test_approx_ndcg_is_blind_to_scale_and_level_and_near_to_ndcg():
+    logits, labels = torch.randn(3, 9, generator=torch.Generator().manual_seed(0)), torch.arange(27).view(3, 9) % 4
+    loss = ranking_loss("approx_ndcg", logits, labels)
+    assert_close(ranking_loss("approx_ndcg", 50 * logits - 7, labels), loss, atol=1e-5, rtol=0)
+    wide = torch.tensor([[3.0, 2.0, 1.0, 0.0, -1.0]])  # steps of 7 temperatures: smooth ranks are ranks
+    for grades in ([0, 2, 1, 0, 1], [2, 1, 1, 0, 0]):
+        gained, ideal = (
+            sum(g / math.log2(r + 1) for r, g in enumerate(order, start=1)) for order in (grades, sorted(grades)[::-1])
+        )
+        found = ranking_loss("approx_ndcg", wide, torch.tensor([grades])).item()
+        assert found == pytest.approx(1 - gained / ideal, abs=2e-3)
 
 
 def test_grades_below_zero_are_not_relevant():

@@ -17,6 +17,10 @@ CLOSE = {"atol": 1e-5, "rtol": 0}
 WEIGHTS, WIDTH = [0.7, -0.4, 1.3], 10
 START = {"starting_weights": WEIGHTS}
 CONTENT = {**START, "content_size": WIDTH, "neighbour_weight": 0.6, "selector": "a-bi-encoder"}
+WORDS = {**START, "feedback_weight": 0.9}
+CANDIDATES = ("labels", "starting_scores", "likeness")  # inputs that prototypes have no row in
+ALL = {**CONTENT, **WORDS}
+KINDS = pytest.mark.parametrize("fields", [START, CONTENT, WORDS, ALL], ids=["start", "content", "words", "all"])
 CONTEXT = {name: fields for name, fields in tiny.VARIANTS.items() if name != "neither"}
 
 
@@ -35,6 +39,9 @@ def batch(made: CoBertForGroupwiseRanking, seed: int = 1) -> dict[str, torch.Ten
     if made.config.content_size:
         content = torch.randn(tiny.BATCH, made.num_prototypes + n, WIDTH, generator=generator)
         inputs["content"] = torch.nn.functional.normalize(content, dim=-1)
+    if made.config.feedback_weight:
+        words = torch.nn.functional.normalize(torch.rand(tiny.BATCH, n, 6, generator=generator), dim=-1)
+        inputs["likeness"] = words @ words.transpose(1, 2)
     return inputs
 
 
@@ -50,6 +57,12 @@ def by_hand(made: CoBertForGroupwiseRanking, inputs: dict[str, torch.Tensor], gr
     for place, relevance in zip(places, own, strict=True):
         selector, first_stage = inputs["starting_scores"][group, place - m].tolist()
         start.append(WEIGHTS[0] * relevance + WEIGHTS[1] * selector + WEIGHTS[2] * first_stage)
+    if made.config.feedback_weight:
+        known, like = standardize(start), inputs["likeness"][group]
+        best = sorted(range(len(places)), key=lambda i: -known[i])[: made.config.num_prototypes]
+        shares = {i: math.exp(2 * known[i]) / sum(math.exp(2 * known[j]) for j in best) for i in best}
+        votes = [sum(share * float(like[p - m, places[i] - m]) for i, share in shares.items()) for p in places]
+        start = [s + 0.9 * vote for s, vote in zip(start, standardize(votes), strict=True)]
     joined = vectors
     if made.config.content_size:
         content = inputs["content"][group]
@@ -75,7 +88,7 @@ def by_hand(made: CoBertForGroupwiseRanking, inputs: dict[str, torch.Tensor], gr
     return [s + c for s, c in zip(start, context, strict=True)]
 
 
-@pytest.mark.parametrize("fields", [START, CONTENT], ids=["start", "content"])
+@KINDS
 @pytest.mark.parametrize("variant", tiny.VARIANTS)
 def test_forward_equals_plain_loops(variant, fields):
     made = model(variant, **fields)
@@ -100,7 +113,7 @@ def test_an_untrained_context_adds_nothing(variant):
     assert_close(made(**inputs).logits * inputs["document_mask"][:, m:], expected, **CLOSE)
 
 
-@pytest.mark.parametrize("fields", [START, CONTENT], ids=["start", "content"])
+@KINDS
 @pytest.mark.parametrize("variant", tiny.VARIANTS)
 def test_every_weight_that_learns_has_a_gradient(variant, fields):
     """Else several processes would wait for each other."""
@@ -109,7 +122,7 @@ def test_every_weight_that_learns_has_a_gradient(variant, fields):
     assert [name for name, p in made.named_parameters() if p.requires_grad and p.grad is None] == []
 
 
-@pytest.mark.parametrize("fields", [START, CONTENT], ids=["start", "content"])
+@KINDS
 @pytest.mark.parametrize("variant", ["full", "calibrator", "scorer", "neither"])
 def test_order_padding_and_other_groups_change_nothing(variant, fields):
     made = model(variant, **fields)
@@ -117,20 +130,23 @@ def test_order_padding_and_other_groups_change_nothing(variant, fields):
     before = made(**inputs).logits
     order = torch.randperm(tiny.N, generator=torch.Generator().manual_seed(5))
     rows = torch.cat((torch.arange(m), m + order))
-    moved = {name: x[:, order] if name in ("labels", "starting_scores") else x[:, rows] for name, x in inputs.items()}
+    moved = {name: x[:, order] if name in CANDIDATES else x[:, rows] for name, x in inputs.items()}
+    if "likeness" in moved:
+        moved["likeness"] = moved["likeness"][:, :, order]
     assert_close(made(**moved).logits, before[:, order], **CLOSE)
 
     real = int(inputs["document_mask"][1, m:].sum())
-    alone = {
-        name: x[1:, :real] if name in ("labels", "starting_scores") else x[1:, : m + real]
-        for name, x in inputs.items()
-    }
+    alone = {name: x[1:, :real] if name in CANDIDATES else x[1:, : m + real] for name, x in inputs.items()}
+    if "likeness" in alone:
+        alone["likeness"] = alone["likeness"][:, :, :real]
     assert_close(made(**alone).logits[0], before[1, :real], **CLOSE)
     # What stands in padded rows reaches nothing.
     changed = {name: x.clone() for name, x in inputs.items()}
     changed["starting_scores"][1, real:] = 1e6
     if "content" in changed:
         changed["content"][1, m + real :] = -7.0
+    if "likeness" in changed:
+        changed["likeness"][1, real:] = changed["likeness"][1, :, real:] = 50.0
     assert_close(made(**changed).logits[1, :real], before[1, :real], **CLOSE)
 
 

@@ -6,7 +6,7 @@ Every part is turned off in the trained model itself, nothing is trained anew:
 - *Group off*: every document goes through the scorer where it stands, with all others of its group masked out, so that
   it can attend to itself alone. (The head without the scorer would be no score: it was never trained on such vectors.)
 - *Both off*: the two at once, which is what the model says of the pair alone; in a model that starts from known scores
-  (`starting_weights`), that start, before calibrator, scorer and neighbours add to it.
+  (`starting_weights`), that start, before feedback, neighbours, calibrator and scorer add to it.
 
 A part that the model does not have cannot be turned off, and has no column.
 """
@@ -72,6 +72,8 @@ class ExplainedDocument:
         attended (`list[Attended]`): the other candidates that it attended to most.
         neighbours (`list[Attended]`): in a model with `neighbour_weight`, the other candidates that are about the
             same, and their share in what it is drawn to.
+        shared_words (`list[str]`): in a model with `feedback_weight`, the words that it gained most by, which it
+            shares with the documents that start best.
     """
 
     doc_id: str
@@ -86,6 +88,7 @@ class ExplainedDocument:
     self_attention: float | None
     attended: list[Attended]
     neighbours: list[Attended]
+    shared_words: list[str]
 
 
 @dataclass(frozen=True)
@@ -130,13 +133,19 @@ def explain_query(ranker: Ranker, encoded: EncodedQuery, attended: int = 5) -> E
         off["calibration"] = ranker.score_list(encoded, uncalibrated)
     if model.scorer is not None:
         off["group"] = ranker.merge(groups, scores_alone(ranker, calibrated, groups, start))
-    if start is not None and (model.config.has_context or encoded.content is not None):
-        off["both"] = start.tolist()
+    known = ranker.start(encoded, fed_back=False)
+    if known is not None and (model.config.has_context or model.feedback is not None or encoded.content is not None):
+        off["both"] = known.tolist()
     elif len(off) == 2:
         off["both"] = ranker.merge(groups, scores_alone(ranker, uncalibrated, groups))
     ranks, off_ranks = _ranks(full), {part: _ranks(scores) for part, scores in off.items()}
     attention = _attention_rows(ranker, calibrated, groups, by_group) if model.scorer is not None else {}
-    near = _neighbour_rows(ranker, encoded)
+    near, shares = _neighbour_rows(ranker, encoded), _feedback_shares(ranker, known)
+
+    def shared(place: int) -> list[str]:
+        if shares is None or encoded.words is None:
+            return []
+        return encoded.words.shared(place, shares, attended)
 
     def explain(place: int) -> ExplainedDocument:
         without = {part: Placed(scores[place], off_ranks[part][place]) for part, scores in off.items()}
@@ -158,6 +167,7 @@ def explain_query(ranker: Ranker, encoded: EncodedQuery, attended: int = 5) -> E
             self_attention=own,
             attended=others,
             neighbours=neighbours,
+            shared_words=shared(place),
         )
 
     prototypes = [
@@ -249,6 +259,15 @@ def _neighbour_rows(ranker: Ranker, encoded: EncodedQuery) -> dict[int, tuple[in
     return rows
 
 
+def _feedback_shares(ranker: Ranker, start: torch.Tensor | None) -> torch.Tensor | None:
+    """How much each document counts as a prototype in feedback by words; `None` in a model without it."""
+    feedback = ranker.model.feedback
+    if feedback is None or start is None:
+        return None
+    with torch.inference_mode():
+        return feedback.shares(start.unsqueeze(0), torch.ones_like(start).unsqueeze(0))[0]
+
+
 def _attended(
     found: tuple[int, list[float]] | None,
     place: int,
@@ -332,6 +351,8 @@ def in_words(explanation: Explanation, limit: int = 3) -> list[str]:
             if others:
                 named = ", ".join(f"{other.doc_id} (at {before[other.doc_id]})" for other in others[:3])
                 line += f"; {how} {named}"
+        if document.shared_words:
+            line += f"; shares with the best documents: {', '.join(document.shared_words)}"
         lines.append(f"{line}.")
     return lines
 

@@ -145,6 +145,7 @@ def reordered(encoded: EncodedQuery, order: Sequence[int], prototypes: list[int]
         selector_scores=[encoded.selector_scores[place] for place in order],
         first_stage_scores=None if first_stage is None else [first_stage[place] for place in order],
         content=None if encoded.content is None else encoded.content[places],
+        words=None if encoded.words is None else encoded.words.take(order),
         prototypes=prototypes,
     )
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..loss_cobert import IGNORE
 from ..passages_cobert import PairTokenizer, TokenRow
@@ -28,7 +29,7 @@ class GroupCollator:
     Returns a dict of `input_ids`, `attention_mask`, `token_type_ids` (batch, m + n, tokens), or of `vectors`
     (batch, m + n, hidden), with `document_mask` (batch, m + n) and `labels` (batch, n), where n is the largest group
     of the batch. Where groups have them, also `teacher_scores` (batch, n), NaN where there are none, `starting_scores`
-    (batch, n, 2) and `content` (batch, m + n, width).
+    (batch, n, 2), `content` (batch, m + n, width) and `likeness` (batch, n, n).
 
     Example:
 
@@ -56,6 +57,10 @@ class GroupCollator:
             batch["starting_scores"] = self._laid(groups, mask, "starting_scores")[:, self.num_prototypes :]
         if "content" in groups[0]:
             batch["content"] = self._laid(groups, mask, "content")
+        if "likeness" in groups[0]:
+            n = labels.shape[1]
+            padded = [F.pad(group["likeness"], (0, n - len(group["grades"])) * 2) for group in groups]
+            batch["likeness"] = torch.stack(padded)
         return batch | ({"query_ids": [group["query_id"] for group in groups]} if self.with_query_ids else {})
 
     def _layout(self, groups: Sequence[Mapping]) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import Dataset
 
 from ..grouping_cobert import best_first, draw_offset, overlapping_spans, starting_scores
+from ..words_cobert import word_vectors
 
 PROTOTYPES = ("selector", "first-stage", "none")
 
@@ -88,6 +89,8 @@ class GroupView(Dataset):
         starts (`bool`, *optional*, defaults to `False`): whether groups have what a model with `starting_weights`
             starts from: the selector's and the first stage's scores, standardised over the whole list.
         content (`Callable`, *optional*): query id to what a bi-encoder gave for its passages `(documents, width)`.
+        likeness (`bool`, *optional*, defaults to `False`): whether groups have what a model with `feedback_weight`
+            reads: how alike the words of the candidates' whole documents are, counted over the whole list.
     """
 
     def __init__(
@@ -99,9 +102,10 @@ class GroupView(Dataset):
         teacher: Mapping[str, Mapping[str, float]] | None = None,
         starts: bool = False,
         content: Callable[[str], torch.Tensor] | None = None,
+        likeness: bool = False,
     ):
         self.options, self.random_edges, self.vectors = options, random_edges, vectors
-        self.teacher, self.starts, self.content = teacher, starts, content
+        self.teacher, self.starts, self.content, self.likeness = teacher, starts, content, likeness
         self.rows = rows if vectors is None else rows.remove_columns(["query", "passages"])
         column = rows.select_columns(["doc_ids"]).with_format("arrow")[:]["doc_ids"]
         self.lengths = pc.list_value_length(column).to_pylist()
@@ -131,7 +135,10 @@ class GroupView(Dataset):
         if self.teacher is not None:
             scores = self.teacher.get(row["query_id"], {})
             row["teacher_scores"] = [scores.get(doc_id, math.nan) for doc_id in row["doc_ids"]]
-        return {"group": number, **make_group(row, (start, end), self.options, self._content(row))}
+        group = {"group": number, **make_group(row, (start, end), self.options, self._content(row))}
+        if self.likeness:
+            group["likeness"] = word_vectors(row["texts"]).likeness(start, end)
+        return group
 
     def _content(self, row: Mapping) -> dict[str, Sequence | torch.Tensor]:
         parts: dict[str, Sequence | torch.Tensor] = {}

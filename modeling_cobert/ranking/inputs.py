@@ -14,7 +14,9 @@ from ..data.candidates import Candidates, find_candidates
 from ..data.groups import Grouping, GroupOptions
 from ..data.rows import RowsFolder, load_rows
 from ..data.rows_card import split_file
+from ..modeling_cobert import CoBertForGroupwiseRanking
 from ..steps.hashing import file_sha256
+from ..words_cobert import word_vectors
 from .ranker import EncodedQuery, Ranker
 
 logger = logging.getLogger(__name__)
@@ -58,6 +60,15 @@ def check_groups(ranker: Ranker, options: GroupOptions) -> None:
         )
     if config.use_calibrator and (grouping.prototypes == "none" or not grouping.num_prototypes):
         logger.warning("no prototypes, so the model's calibrator has nothing to work with")
+
+
+def check_texts(model: CoBertForGroupwiseRanking, rows: RowsFolder) -> None:
+    """A model that learns from the words of whole documents needs them."""
+    if model.feedback is not None and not rows.has_texts:
+        raise ValueError(
+            f"{rows.folder}: the model learns from the words of whole documents (feedback_weight), and these rows have "
+            "only passages: prepare others with --keep_texts"
+        )
 
 
 def grouping_for(ranker: Ranker, options: GroupOptions, selector: str) -> Grouping:
@@ -124,6 +135,7 @@ class RowsInputs:
     def check(self, ranker: Ranker) -> None:
         """Raises, before any work, what would be wrong with this model on these inputs."""
         check_groups(ranker, self.options)
+        check_texts(ranker.model, self.rows)
         for name in ("passage_words", "passage_overlap", "passage_title"):
             here, own = self.rows.settings[name], getattr(ranker.model.config, name)
             if here != own:
@@ -159,6 +171,7 @@ class RowsInputs:
             selector_scores=row["selector_scores"],
             first_stage_scores=row["first_stage_scores"],
             content=content,
+            words=None if ranker.model.feedback is None else word_vectors(row["texts"]),
             grouping=options,
             prototypes=options.choose_prototypes(row["selector_scores"]),
         )
@@ -268,6 +281,7 @@ class CollectionInputs:
             selector_scores=encoded.selector_scores,
             first_stage_scores=list(self.run[query_id].values()),
             content=encoded.content,
+            words=encoded.words,
             grouping=options,
             prototypes=options.choose_prototypes(encoded.selector_scores),
         )

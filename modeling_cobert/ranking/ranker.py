@@ -48,7 +48,7 @@ class EncodedQuery(EncodedList):
         doc_ids, texts (`list[str]`): the candidates' ids, and what of each a reader may be shown.
         grouping ([`Grouping`]): how the list is cut into groups, and what the prototypes are.
         prototypes (`list[int]`): the places of the feedback documents, best first.
-        vectors, selector_scores, first_stage_scores, content: as in [`~reranking_cobert.EncodedList`].
+        vectors, selector_scores, first_stage_scores, content, words: as in [`~reranking_cobert.EncodedList`].
     """
 
     query_id: str
@@ -143,9 +143,9 @@ class Ranker:
         return calibrate_list(self.model, encoded, chosen, self.batch_tokens)
 
     @torch.inference_mode()
-    def start(self, encoded: EncodedQuery) -> Tensor | None:
+    def start(self, encoded: EncodedQuery, fed_back: bool = True) -> Tensor | None:
         """What the list starts from, in a model with `starting_weights`: see [`~reranking_cobert.start_list`]."""
-        return start_list(self.model, encoded)
+        return start_list(self.model, encoded, fed_back)
 
     @torch.inference_mode()
     def score_groups(

@@ -21,6 +21,7 @@ from ..data.selection import SelectionOptions
 from ..evaluation.measures import DEFAULT_MEASURES, Evaluation, evaluate_run
 from ..evaluation.significance import Comparison, compare_runs
 from ..evaluation.tables import Table, changes_table, results_table
+from ..loss_cobert import LOSSES
 from ..retrieval.options import MODELS, RetrievalOptions
 from ..steps.files import write_json
 from ..training.arguments import CoBertTrainingArguments, DataOptions, ModelOptions
@@ -39,6 +40,7 @@ class System:
         label (`str`): in the table.
         variant (`str`): as for `cobert train`.
         starts (`bool`): whether it starts from what is known.
+        words (`bool`): whether it learns from the words of the best documents.
         content (`bool`): whether it sees content, and neighbours draw each other.
     """
 
@@ -46,6 +48,7 @@ class System:
     label: str
     variant: str
     starts: bool = False
+    words: bool = False
     content: bool = False
 
 
@@ -58,9 +61,11 @@ SYSTEMS = (
     System("cobert", "Co-BERT, as in the paper", "full"),
     TWIN,
     System("start-cobert", "Co-BERT + start", "full", starts=True),
-    System("start-content", "Co-BERT, start + neighbours by content", "neither", starts=True, content=True),
-    System("start-content-scorer", "Co-BERT, scorer only + start + content", "scorer", starts=True, content=True),
     System("start-content-cobert", "Co-BERT + start + content", "full", starts=True, content=True),
+    System("start-content", "Start + neighbours by content", "neither", starts=True, content=True),
+    System("start-words", "Start + feedback by words", "neither", starts=True, words=True),
+    System("start-words-content", "Start + feedback by words + neighbours", "neither", True, True, True),
+    System("start-words-content-cobert", "Co-BERT + start + words + content", "full", True, True, True),
 )
 
 
@@ -92,7 +97,9 @@ class GainsOptions:
             "encoder that has no head for relevance yet."
         },
     )
+    feedback_weight: float = field(default=0.5, metadata={"help": "Where words are: the feedback's, at the start."})
     neighbour_weight: float = field(default=0.2, metadata={"help": "Where content is: the neighbours', at the start."})
+    loss: str = field(default="approx_ndcg", metadata={"help": "Of all trained rows.", "choices": list(LOSSES)})
     train_encoder: bool = field(
         default=False,
         metadata={"help": "Train end to end, as the paper does; by default the encoder is frozen."},
@@ -209,6 +216,7 @@ def prepare_rows(collection: Collection, options: GainsOptions, splits: SplitOpt
         passage_overlap=options.passage_overlap,
         passage_title=True,
         max_length=options.max_length,
+        keep_texts=True,
     )
     retrieval = RetrievalOptions(first_stage=options.first_stage)
     return prepare(collection, Path(options.output) / "prepared", selection, splits, retrieval)
@@ -220,9 +228,10 @@ def train_system(rows: RowsFolder, system: System, options: GainsOptions, seed: 
     model = ModelOptions(
         encoder=options.encoder,
         variant=system.variant,
-        loss="listwise",
+        loss=options.loss,
         max_length=options.max_length,
         starting_weights=(options.starting_weights or known_weights(options.encoder)) if system.starts else None,
+        feedback_weight=options.feedback_weight if system.words else None,
         content=system.content,
         neighbour_weight=options.neighbour_weight if system.content else None,
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from transformers import TrainingArguments
 
-from ..loss_cobert import DISTILLATION_LOSSES
+from ..loss_cobert import DISTILLATION_LOSSES, LOSSES
 
 VARIANTS = {
     "full": {},
@@ -53,8 +53,8 @@ class ModelOptions:
     loss: str | None = field(
         default=None,
         metadata={
-            "choices": ["pointwise", "listwise", "ranknet", "lambda"],
-            "help": "The loss: pointwise (the paper, the default), listwise, ranknet or lambda.",
+            "choices": list(LOSSES),
+            "help": "The loss: pointwise (the paper, the default), listwise, ranknet, lambda or approx_ndcg.",
         },
     )
     encoder_pooling: str | None = field(
@@ -100,6 +100,13 @@ class ModelOptions:
             "the encoder's into calibrator and scorer."
         },
     )
+    feedback_weight: float | None = field(
+        default=None,
+        metadata={
+            "help": "With starting weights, and rows prepared with --keep_texts: how much a document gains by words "
+            "that it shares with the best documents of the list, to begin with. Default: 0."
+        },
+    )
     neighbour_weight: float | None = field(
         default=None,
         metadata={
@@ -113,7 +120,7 @@ class ModelOptions:
             raise ValueError("name either --encoder (and perhaps --calibrator, --scorer) or --checkpoint")
         if self.checkpoint is not None:
             fixed = ("calibrator", "scorer", "encoder_pooling", "calibrator_layers", "scorer_layers")
-            fixed += ("starting_weights", "neighbour_weight")
+            fixed += ("starting_weights", "feedback_weight", "neighbour_weight")
             given = [f"--{name}" for name in fixed if getattr(self, name) is not None]
             given += ["--content"] * self.content
             if given:

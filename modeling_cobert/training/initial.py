@@ -26,6 +26,7 @@ FROM_OPTIONS = (
     "encoder_pooling",
     "starting_weights",
     "learn_starting_weights",
+    "feedback_weight",
     "neighbour_weight",
 )
 

@@ -20,7 +20,7 @@ from ..data.groups import GroupOptions, GroupView
 from ..data.rows import RowsFolder, load_rows
 from ..evaluation.measures import DEFAULT_MEASURES, measure_run
 from ..passages_cobert import PairTokenizer
-from ..ranking.inputs import RowsInputs
+from ..ranking.inputs import RowsInputs, check_texts
 from ..ranking.seen import add_seen, refuse_seen, seen_queries
 from ..reranking_cobert import content_selector
 from ..steps.files import write_json
@@ -256,6 +256,7 @@ class SplitTraining:
             raise ValueError(
                 "--train_rows has other passages than --rows, whose content is read: leave out one of the two"
             )
+        check_texts(model, self.rows)
         if self.args.freeze_encoder:
             model.encoder.requires_grad_(False)
         self.vectors, self.content = self._encode(model.to(self.args.device))
@@ -268,6 +269,7 @@ class SplitTraining:
             self.teacher,
             model.start is not None,
             self.content,
+            model.feedback is not None,
         )
         steps = math.ceil(self.args.num_train_epochs * len(groups) / self.settings["groups_a_step"])
         if self.main_process:

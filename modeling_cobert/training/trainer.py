@@ -182,7 +182,7 @@ class GroupTrainer(Trainer):
 def part_of(parameter: str) -> str:
     """Which learning rate a parameter of the model has: that of the encoder, of the context, or of the start."""
     part = parameter.removeprefix("module.").split(".", 1)[0]  # "module." is there in several processes
-    if part in ("start", "neighbours"):
+    if part in ("start", "feedback", "neighbours"):
         return "start"
     return "context" if part in ("calibrator", "scorer", "classifier", "content") else "encoder"
 
