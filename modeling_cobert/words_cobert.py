@@ -62,9 +62,7 @@ class WordVectors:
         new = torch.full((self.count,), -1)
         new[torch.tensor(places, dtype=torch.long)] = torch.arange(len(places))
         kept = new[self.documents] >= 0
-        return WordVectors(
-            new[self.documents][kept], self.columns[kept], self.values[kept], len(places), self.words
-        )
+        return WordVectors(new[self.documents][kept], self.columns[kept], self.values[kept], len(places), self.words)
 
     def _centre(self, shares: Tensor) -> Tensor:
         votes = self.values * shares.float().cpu()[self.documents]

@@ -106,7 +106,8 @@ class GroupView(Dataset):
     ):
         self.options, self.random_edges, self.vectors = options, random_edges, vectors
         self.teacher, self.starts, self.content, self.likeness = teacher, starts, content, likeness
-        self.rows = rows if vectors is None else rows.remove_columns(["query", "passages"])
+        unread = ([] if likeness else ["texts"]) + ([] if vectors is None else ["query", "passages"])
+        self.rows = rows.remove_columns([name for name in unread if name in rows.column_names])
         column = rows.select_columns(["doc_ids"]).with_format("arrow")[:]["doc_ids"]
         self.lengths = pc.list_value_length(column).to_pylist()
         self.query_ids = list(rows["query_id"])

@@ -26,7 +26,7 @@ from .rows_card import dataset_card, split_file
 from .selection import FORMAT as SELECTION_FORMAT
 from .selection import MADE_BY as SELECTION_MADE_BY
 from .selection import STEP as SELECTION
-from .selection import shards_of
+from .selection import keeps_texts, read_selected, with_texts
 
 STEP, FORMAT, MADE_BY = "rows", 1, "cobert prepare (or, from selected passages, cobert rows)"
 SCHEMA = pa.schema(
@@ -75,6 +75,11 @@ class RowsFolder:
     def judged(self) -> bool:
         """Whether the collection has judgments."""
         return bool(self.settings.get("judged", True))
+
+    @property
+    def has_texts(self) -> bool:
+        """Whether rows have `texts`, the whole documents."""
+        return keeps_texts(self.settings)
 
     @cached_property
     def qrels(self) -> dict[str, dict[str, int]]:
@@ -134,8 +139,9 @@ def load_rows(folder: str | os.PathLike) -> RowsFolder:
     """
     folder = Path(folder)
     settings = read_settings(folder, STEP, MADE_BY, FORMAT)
+    schema = with_texts(SCHEMA, keeps_texts(settings))
     splits = {
-        split: tuple(read_parquet(folder / split_file(split), SCHEMA, ["query_id"])["query_id"].to_pylist())
+        split: tuple(read_parquet(folder / split_file(split), schema, ["query_id"])["query_id"].to_pylist())
         for split in settings["splits"]
     }
     folds = folder / "folds.json"
@@ -174,8 +180,8 @@ def build_rows(
     done = claim_folder(output, settings)
     if done is not None:
         return done
-    shards = shards_of(selected, query_ids, selection["shard_queries"])
-    written = _write_splits(shards, output, plan, qrels)
+    shards = read_selected(selected)
+    written = _write_splits(shards, output, plan, qrels, with_texts(SCHEMA, keeps_texts(settings)))
     if qrels:
         write_qrels(output / "qrels.trec", qrels)
     if plan.folds is not None:
@@ -218,7 +224,9 @@ def _inherited(counts: Mapping) -> dict:
     return {f"selected_{name}": counts[name] for name in names}
 
 
-def _write_splits(shards: QueryShards, output: Path, plan: SplitPlan, qrels: Mapping) -> dict[str, int]:
+def _write_splits(
+    shards: QueryShards, output: Path, plan: SplitPlan, qrels: Mapping, schema: pa.Schema
+) -> dict[str, int]:
     """Writes every split's file in one pass over the selected passages, and counts pairs of query and passage."""
     counts = dict.fromkeys(("queries", "queries_unjudged", "pairs", "unjudged", "relevant"), 0)
     unjudged = 0 if qrels else None  # not judged beside others is not relevant, but where nobody judged nobody knows
@@ -226,15 +234,15 @@ def _write_splits(shards: QueryShards, output: Path, plan: SplitPlan, qrels: Map
         writers: dict[str, pq.ParquetWriter] = {}
         for split in plan.splits:
             file = stack.enter_context(atomic_open(output / split_file(split), "wb"))
-            writers[split] = stack.enter_context(pq.ParquetWriter(file, SCHEMA, compression="zstd"))
+            writers[split] = stack.enter_context(pq.ParquetWriter(file, schema, compression="zstd"))
         for selected in shards.read():
             split = plan.split_of.get(selected["query_id"])
             if split is None:
                 continue
             grades = qrels.get(selected["query_id"], {})
-            row = {name: selected[name] for name in SCHEMA.names if name != "grades"}
+            row = {name: selected[name] for name in schema.names if name != "grades"}
             row["grades"] = [grades.get(doc_id, unjudged) for doc_id in selected["doc_ids"]]
-            writers[split].write_table(pa.Table.from_pylist([row], schema=SCHEMA))
+            writers[split].write_table(pa.Table.from_pylist([row], schema=schema))
             _count(counts, row["doc_ids"], grades)
     return counts
 

@@ -25,7 +25,13 @@ def dataset_card(settings: Mapping, counts: Mapping) -> str:
     # `datasets` caches a folder by its name and its configs' fields, not by its files: the fingerprint keeps it from
     # taking one folder of rows for another.
     fingerprint = json_sha256({**settings, "counts": counts})[:16]
-    return _CARD.format(files=files, fingerprint=fingerprint, facts=facts, exact=exact)
+    texts = _TEXTS if settings.get("keep_texts") else ""
+    return _CARD.format(files=files, fingerprint=fingerprint, texts=texts, facts=facts, exact=exact)
+
+
+_TEXTS = """
+Column `texts` has the whole documents, each its title and its text, in the order of `doc_ids`.
+"""
 
 
 _CARD = """---
@@ -48,7 +54,7 @@ One row is a query with its candidates in first-stage order: `doc_ids`, the `pas
 `ranks` in the first-stage run, the first being 1, its scores and the selector's, and `grades` from the judgments, 0
 where nobody judged, or null where the collection has no judgments at all. Groups and prototypes are made of it when it
 is read.
-
+{texts}
 ```python
 import datasets
 

@@ -3,7 +3,7 @@
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -50,6 +50,7 @@ SCHEMA = pa.schema(
         ("truncated", pa.list_(pa.int32())),  # how many of them did not fit; null where no tokenizer counts
     ]
 )
+TEXTS = pa.field("texts", pa.list_(pa.string()))  # titles and whole texts; only where they are kept
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,12 @@ class SelectionOptions(CutOptions):
     tokenizer: str | None = field(
         default=None,
         metadata={"help": "With lexical or first-stage: whose tokens tell which passages will be truncated."},
+    )
+    keep_texts: bool = field(
+        default=False,
+        metadata={
+            "help": "Keep whole documents beside their best passages: training with --feedback_weight needs them."
+        },
     )
 
 
@@ -116,14 +123,24 @@ def select_passages(
 
 
 def read_selected(folder: str | os.PathLike) -> QueryShards:
-    """The queries of a finished selection: `read()` gives rows of [`SCHEMA`], in order."""
+    """The queries of a finished selection: `read()` gives rows of [`SCHEMA`], in order; with `texts`, if kept."""
     settings = read_settings(folder, STEP, MADE_BY, FORMAT)
-    return shards_of(folder, settings["counts"]["query_ids"], settings["shard_queries"])
+    return shards_of(folder, settings["counts"]["query_ids"], settings["shard_queries"], keeps_texts(settings))
 
 
-def shards_of(folder: str | os.PathLike, query_ids: Sequence[str], size: int) -> QueryShards:
+def shards_of(folder: str | os.PathLike, query_ids: Sequence[str], size: int, keep_texts: bool = False) -> QueryShards:
     """Where a selection's rows are."""
-    return QueryShards(Path(folder) / "shards", query_ids, SCHEMA, size)
+    return QueryShards(Path(folder) / "shards", query_ids, with_texts(SCHEMA, keep_texts), size)
+
+
+def keeps_texts(settings: Mapping) -> bool:
+    """Whether whole documents are in a folder of selected passages or of rows, by its settings."""
+    return bool(settings.get("keep_texts", False))
+
+
+def with_texts(schema: pa.Schema, keep_texts: bool) -> pa.Schema:
+    """The columns of a folder: those of every folder and, where whole documents are kept, `texts` after them."""
+    return schema.append(TEXTS) if keep_texts else schema
 
 
 def count_selected(shards: QueryShards, candidates: Candidates) -> dict:
@@ -201,12 +218,16 @@ class _Selection:
         self.batch_tokens = default_batch_tokens(state.device) if given is None else given
         self.selector = load_chosen_selector(options, state.device)
         self.workers = torch.get_num_threads() if state.device.type == "cpu" else 1
-        self.shards = shards_of(output, list(self.candidates.queries), options.shard_queries)
+        query_ids = list(self.candidates.queries)
+        self.shards = shards_of(output, query_ids, options.shard_queries, options.keep_texts)
         self.documents: dict[str, CutDocument] = {}
         self.stored: StoredPassages | None = None
         self.query_tokens = self._count_query_tokens()
 
     def settings(self) -> dict:
+        options = asdict(self.options)
+        if not options["keep_texts"]:
+            del options["keep_texts"]  # not in the settings of folders that are older than the option: they go on
         return {
             "step": STEP,
             "format": FORMAT,
@@ -214,7 +235,7 @@ class _Selection:
             "skip_missing": self.collection.skip_missing,
             "first_stage": self.candidates.tag,
             "selector_kind": self.selector.kind,
-            **asdict(self.options),
+            **options,
             "batch_tokens": self.batch_tokens,
             "sha256": {**self.candidates.sha256, "selector": selector_sha256(self.selector)},
         }
@@ -273,7 +294,7 @@ class _Selection:
             scores = self.selector.score(query, documents, self.batch_tokens, self.workers)
         best, best_scores = best_passages(scores)
         advance(len(doc_ids))
-        return {
+        row = {
             "query": query,
             "doc_ids": doc_ids,
             "ranks": list(range(1, len(doc_ids) + 1)),
@@ -284,6 +305,10 @@ class _Selection:
             "passage_counts": [len(document.spans) for document in documents],
             "truncated": self._truncated(query_id, doc_ids, documents),
         }
+        if self.options.keep_texts:
+            found = self.collection.lookup(doc_ids)  # again: of a cut document only the words are there
+            row["texts"] = [found[doc_id].full_text for doc_id in doc_ids]
+        return row
 
     def _truncated(self, query_id: str, doc_ids: Sequence[str], documents: Sequence[CutDocument]) -> list[int] | None:
         """How many passages of each document did not fit; `None` where nothing counts tokens."""

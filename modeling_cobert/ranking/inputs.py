@@ -66,7 +66,7 @@ def check_texts(model: CoBertForGroupwiseRanking, rows: RowsFolder) -> None:
     """A model that learns from the words of whole documents needs them."""
     if model.feedback is not None and not rows.has_texts:
         raise ValueError(
-            f"{rows.folder}: the model learns from the words of whole documents (feedback_weight), and these rows have "
+            f"{rows.folder}: the model learns from the words of whole documents (feedback_weight), these rows have "
             "only passages: prepare others with --keep_texts"
         )
 

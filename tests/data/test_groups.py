@@ -172,6 +172,14 @@ def test_vectors_stand_for_passages():
 
 
 @pytest.mark.parametrize("vectors", [None, lambda query_id: torch.zeros(5, 2)])
+def test_whole_documents_are_not_read(vectors):
+    plain, whole = (datasets.Dataset.from_list([row]) for row in (ROW, ROW | {"texts": list("vwxyz")}))
+    views = [GroupView(rows, options(), vectors=vectors) for rows in (plain, whole)]
+    assert views[0].rows.column_names == views[1].rows.column_names
+    assert list(map(str, views[0])) == list(map(str, views[1]))
+
+
+@pytest.mark.parametrize("vectors", [None, lambda query_id: torch.zeros(5, 2)])
 def test_a_teachers_scores_lie_beside_the_grades(vectors):
     """By document, wherever the run has it; what the run lacks is no number."""
     teacher = {"q": {"c": 3.5, "e": -1.0, "a": 0.25, "z": 9.0}, "other": {"b": 7.0}}

@@ -8,6 +8,7 @@ import pytest
 import small_collection as small
 import tiny
 
+from modeling_cobert import cli
 from modeling_cobert.collections.collection import open_collection
 from modeling_cobert.data.preparation import prepare
 from modeling_cobert.data.rows import load_rows
@@ -128,6 +129,32 @@ def test_a_collection_without_judgments(tmp_path, caplog):
     before = small.tree(tmp_path / "out")
     assert prepare(*arguments, run=tmp_path / "run.trec", progress=False) == rows
     assert small.tree(tmp_path / "out") == before
+
+
+def test_whole_documents_of_the_demo_by_the_command(tmp_path, capsys):
+    argv = ["--collection", "demo", "--first_stage", "bm25", "--selector", "lexical", "--k", "5", "--passage_title"]
+    cli.run("prepare", [*argv, "--keep_texts", "--output", str(tmp_path / "out")])
+    rows = load_rows(tmp_path / "out" / "rows")
+    assert rows.has_texts and str(rows.folder) in capsys.readouterr().out
+    documents = {document.doc_id: document for document in open_collection("demo").documents()}
+    assert len(rows.dataset()) == 50 and any(document.title for document in documents.values())
+    for row in rows.dataset():
+        found = [documents[doc_id] for doc_id in row["doc_ids"]]
+        assert row["texts"] == [" ".join(filter(None, (document.title, document.text))) for document in found]
+    before = small.tree(tmp_path / "out")
+    (tmp_path / "out" / "selected" / "shards" / "00001.parquet").unlink()
+    settings = json.loads(before["selected/settings.json"]) | {"counts": None}
+    (tmp_path / "out" / "selected" / "settings.json").write_text(json.dumps(settings))
+    shutil.rmtree(tmp_path / "out" / "rows")
+    cli.run("prepare", [*argv, "--keep-texts", "--output", str(tmp_path / "out")])
+    assert small.tree(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize("command", ["prepare", "select"])
+def test_help_names_the_option_for_whole_documents(command, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        cli.run(command, ["--help"])
+    assert "Keep whole documents beside their best passages" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_run_from_elsewhere_and_a_summary_in_words(tmp_path):

@@ -50,8 +50,8 @@ def folder(tmp_path_factory):
     return folder
 
 
-def build(folder, output, skip_missing=False, **options):
-    collection = open_collection(folder / "collection", skip_missing=skip_missing)
+def build(folder, output, skip_missing=False, collection=None, **options):
+    collection = collection or open_collection(folder / "collection", skip_missing=skip_missing)
     return build_rows(folder / "selected", output, collection, SplitOptions(**options))
 
 
@@ -150,6 +150,30 @@ def test_the_card_names_files_counts_and_settings(folder, tmp_path):
     exact = json.loads(card.text.split("```json\n")[1].split("\n```")[0])
     assert exact == {key: value for key, value in settings.items() if key not in ("counts", "step")}
     assert load_rows(tmp_path / "out").folds is None
+
+
+def test_rows_have_whole_documents_where_the_selection_has(folder, tmp_path):
+    collection = open_collection(folder / "collection")
+    options = SelectionOptions("lexical", k=K, passage_words=10, passage_overlap=4, shard_queries=2, keep_texts=True)
+    select_passages(collection, folder / "run.trec", tmp_path / "selected", options, progress=False)
+    build(tmp_path, tmp_path / "with", collection=collection, folds="random")
+    build(folder, tmp_path / "without", folds="random")
+    rows, others = load_rows(tmp_path / "with"), load_rows(tmp_path / "without")
+    assert rows.has_texts and not others.has_texts
+    assert rows.settings["keep_texts"] is True and "keep_texts" not in others.settings
+    assert rows.dataset().features == COLUMNS | {"texts": List(Value("string"))}
+    assert list(rows.dataset().features) == [*others.dataset().features, "texts"]
+    assert datasets.load_dataset(str(tmp_path / "with"))["fold_1"].features == rows.dataset().features
+    selected = read_selected(tmp_path / "selected")
+    for row, other in zip(rows.dataset(), others.dataset(), strict=True):
+        assert row == other | {"texts": selected.row(row["query_id"])["texts"]}
+    assert "\n\nColumn `texts` has" in (tmp_path / "with" / "README.md").read_text(encoding="utf-8")
+    assert "texts" not in (tmp_path / "without" / "README.md").read_text(encoding="utf-8")
+    # Files and settings must say the same.
+    file = "data/fold_1-00000-of-00001.parquet"
+    shutil.copy(tmp_path / "without" / file, tmp_path / "with" / file)
+    with pytest.raises(ValueError, match=f"{file}: damaged .not these columns: query_id, .*grades, texts"):
+        load_rows(tmp_path / "with")
 
 
 def test_own_splits_become_train_validation_and_test(folder, tmp_path):

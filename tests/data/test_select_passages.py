@@ -290,7 +290,10 @@ def test_a_finished_selection_is_not_done_again(folder, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == times
 
 
-@pytest.mark.parametrize("changes", [{"k": 5}, {"passage_title": True}, {"shard_queries": 1}, {"passage_overlap": 3}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"k": 5}, {"passage_title": True}, {"shard_queries": 1}, {"passage_overlap": 3}, {"keep_texts": True}],
+)
 def test_other_settings_do_not_mix_with_what_is_there(folder, tmp_path, changes):
     select(folder, tmp_path / "out", "lexical")
     before = small.tree(tmp_path / "out")
@@ -313,6 +316,72 @@ def test_changed_documents_weights_and_runs_are_noticed(folder, tmp_path):
     tiny.bert_checkpoint(copy / "one-label", layers=1, labels=1, initializer_range=0.2)
     with pytest.raises(ValueError, match="sha256 is"):
         select(copy, tmp_path / "out", "one-label")
+
+
+# Every key of the settings of a selection without whole documents: folders of before `keep_texts` go on.
+SETTINGS = {
+    *(
+        "step",
+        "format",
+        "collection",
+        "skip_missing",
+        "first_stage",
+        "selector_kind",
+        "selector",
+        "k",
+        "passage_words",
+    ),
+    *(
+        "passage_overlap",
+        "passage_title",
+        "max_length",
+        "batch_tokens",
+        "shard_queries",
+        "tokenizer",
+        "sha256",
+        "counts",
+    ),
+}
+
+
+@pytest.mark.parametrize("title", [False, True])
+@pytest.mark.parametrize("selector", ["one-label", "bi-encoder", "lexical"])
+def test_whole_documents_lie_beside_their_passages(folder, tmp_path, selector, title):
+    off = select(folder, tmp_path / "off", selector, passage_title=title)
+    on = select(folder, tmp_path / "on", selector, passage_title=title, keep_texts=True)
+    assert off.keys() == SETTINGS and on == off | {"keep_texts": True}
+    assert read_selected(tmp_path / "off").schema == SCHEMA
+    assert read_selected(tmp_path / "on").schema.names == [*SCHEMA.names, "texts"]
+    documents = small.make_documents()
+    for path in sorted((tmp_path / "on" / "shards").iterdir()):
+        table = pq.read_table(path)
+        assert table.drop_columns(["texts"]).equals(pq.read_table(tmp_path / "off" / "shards" / path.name))
+        for row in table.to_pylist():
+            found = [documents[doc_id] for doc_id in row["doc_ids"]]
+            assert row["texts"] == [f"{name} {text}" if name else text for name, text in found]
+
+
+def test_a_document_without_a_title_is_its_text(tmp_path):
+    small.write_collection(tmp_path / "collection", queries={"q": "red"})
+    items = [{"_id": "gone", "text": " red  sky\n"}, {"_id": "null", "title": None, "text": "red"}]
+    items += [{"_id": "empty", "title": "", "text": ""}, {"_id": "both", "title": "the red", "text": "blue\tsky "}]
+    lines = [json.dumps(item) + "\n" for item in items]
+    (tmp_path / "collection" / "corpus.jsonl").write_text("".join(lines))
+    (tmp_path / "run.trec").write_text("".join(f"q Q0 {item['_id']} 1 {-i} t\n" for i, item in enumerate(items)))
+    select(tmp_path, tmp_path / "out", "lexical", keep_texts=True)
+    assert read_selected(tmp_path / "out").row("q")["texts"] == [" red  sky\n", "red", "", "the red blue\tsky "]
+
+
+def test_whole_documents_after_a_part_was_done(folder, tmp_path):
+    settings = select(folder, tmp_path / "whole", "bi-encoder", keep_texts=True)
+    shutil.copytree(tmp_path / "whole", tmp_path / "part")
+    for number in (0, 2):
+        (tmp_path / "part" / "shards" / f"{number:05d}.parquet").unlink()
+    (tmp_path / "part" / "settings.json").write_text(json.dumps({**settings, "counts": None}))
+    with pytest.raises(ValueError, match="begun with other settings: keep_texts is true, now null"):
+        select(folder, tmp_path / "part", "bi-encoder")
+    select(folder, tmp_path / "part", "bi-encoder", keep_texts=True)
+    assert small.tree(tmp_path / "part") == small.tree(tmp_path / "whole")
 
 
 def test_a_folder_of_something_else_is_left_alone(folder, tmp_path):
