@@ -137,6 +137,7 @@ def test_saved_and_trained_checkpoints(saved, trained, tmp_path):
 def test_a_checkpoint_that_starts_from_known_scores_and_content(tmp_path):
     bi_encoder = tiny.bert_checkpoint(tmp_path / "bi", layers=2, hidden_size=20)
     start = {"starting_weights": [0.5, 1.0, 0.7], "content_size": 20, "neighbour_weight": 0.5}
+    start["feedback_weight"] = 0.7
     saved = tiny.checkpoint(tmp_path / "saved", selector=str(bi_encoder), **start)
     documents = [
         {"text": text, "score": float(-i)} for i, text in enumerate(["the car", "bees see light", "", "a sky"])

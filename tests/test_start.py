@@ -10,8 +10,11 @@ from torch.testing import assert_close
 
 from modeling_cobert import CoBertConfig, CoBertForGroupwiseRanking
 from modeling_cobert.grouping_cobert import best_first, standardize, starting_scores
+from modeling_cobert.passages_cobert import PairTokenizer
+from modeling_cobert.reranking_cobert import encode_list
 from modeling_cobert.start_cobert import standardize_rows
 from modeling_cobert.training.trainer import part_of
+from modeling_cobert.words_cobert import word_vectors
 
 CLOSE = {"atol": 1e-5, "rtol": 0}
 WEIGHTS, WIDTH = [0.7, -0.4, 1.3], 10
@@ -151,8 +154,9 @@ def test_order_padding_and_other_groups_change_nothing(variant, fields):
 
 
 def test_gradients_are_finite_also_where_nothing_differs():
-    made = model("full", **CONTENT).train()
+    made = model("full", **ALL).train()
     inputs = batch(made)
+    inputs["likeness"].fill_(1.0)
     inputs["input_ids"][:] = inputs["input_ids"][:, :1]
     inputs["attention_mask"][:] = inputs["attention_mask"][:, :1]
     inputs["token_type_ids"][:] = inputs["token_type_ids"][:, :1]
@@ -164,16 +168,17 @@ def test_gradients_are_finite_also_where_nothing_differs():
 
 
 def test_half_precision_around_a_start_leaves_it_its_digits():
-    made = model("neither", **CONTENT)
+    made = model("neither", **ALL)
     vectors = torch.randn(1, 9, tiny.HIDDEN, generator=torch.Generator().manual_seed(2)).round(decimals=1)
     torch.nn.init.constant_(made.classifier.weight, 0.0)  # what is left is no matrix product of the encoder's
     scores = torch.randn(1, 9, 2, generator=torch.Generator().manual_seed(3))
     content = torch.nn.functional.normalize(
         torch.randn(1, 9, WIDTH, generator=torch.Generator().manual_seed(4)), dim=-1
     )
-    expected = made(vectors=vectors, starting_scores=scores, content=content).logits
+    known = {"starting_scores": scores, "content": content, "likeness": content @ content.transpose(1, 2)}
+    expected = made(vectors=vectors, **known).logits
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = made(vectors=vectors, starting_scores=scores, content=content).logits
+        found = made(vectors=vectors, **known).logits
     assert found.dtype == torch.float32
     assert_close(found, expected, **CLOSE)
 
@@ -193,10 +198,14 @@ def test_parts_are_there_when_they_are_needed():
     assert started - plain == {"start.weight", "prototype_weight.weight", "prototype_weight.bias"}
     full = set(tiny.model(**CONTENT).state_dict()) - set(tiny.model().state_dict())
     assert full == {"start.weight", "neighbours.weight", "neighbours.sharpness", "content.weight"}
+    fed = set(tiny.model(**ALL).state_dict()) - set(tiny.model(**CONTENT).state_dict())
+    assert fed == {"feedback.weight", "feedback.sharpness"}
     assert tiny.model(**CONTENT, **tiny.VARIANTS["neither"]).content is None  # nothing would read it
-    fixed = tiny.model(**CONTENT, learn_starting_weights=False)
+    fixed = tiny.model(**ALL, learn_starting_weights=False)
     assert [n for n, p in fixed.named_parameters() if not p.requires_grad] == [
         "start.weight",
+        "feedback.weight",
+        "feedback.sharpness",
         "neighbours.weight",
         "neighbours.sharpness",
     ]
@@ -204,7 +213,9 @@ def test_parts_are_there_when_they_are_needed():
 
 
 def test_saved_and_loaded(tmp_path):
-    made = model("full", **CONTENT)
+    made = model("full", **ALL)
+    torch.nn.init.constant_(made.feedback.weight, 0.0)  # a weight that training has brought to nothing is one
+    torch.nn.init.constant_(made.feedback.sharpness, -0.3)
     torch.nn.init.constant_(made.neighbours.weight, 0.25)  # as if learned
     inputs = batch(made)
     made.tokenizer = tiny.tokenizer(tmp_path / "tokenizer")
@@ -215,15 +226,18 @@ def test_saved_and_loaded(tmp_path):
 
 
 def test_what_is_missing_is_said():
-    made = model("full", **CONTENT)
+    made = model("full", **ALL)
     inputs = batch(made)
-    for name, message in (("starting_scores", "pass starting_scores"), ("content", "pass content")):
+    for name in ("starting_scores", "content", "likeness"):
+        message = f"pass {name}"
         with pytest.raises(ValueError, match=message):
             made(**{key: x for key, x in inputs.items() if key != name})
     with pytest.raises(ValueError, match=r"`starting_scores` must have the shape \(batch, n, 2\)"):
         made(**inputs | {"starting_scores": inputs["starting_scores"][..., :1]})
     with pytest.raises(ValueError, match=r"`content` must have the shape"):
         made(**inputs | {"content": inputs["content"][:, 1:]})
+    with pytest.raises(ValueError, match=r"`likeness` must have the shape \(batch, n, n\)"):
+        made(**inputs | {"likeness": inputs["likeness"][:, 1:]})
 
 
 @pytest.mark.parametrize(
@@ -236,6 +250,9 @@ def test_what_is_missing_is_said():
         ({"content_size": 8, "selector": "lexical"}, "needs the Hub id or folder of a bi-encoder"),
         ({"neighbour_weight": 0.5}, "needs `content_size` and `starting_weights`"),
         ({"neighbour_weight": math.inf}, "finite"),
+        ({"feedback_weight": 0.5}, "`feedback_weight` needs `starting_weights`"),
+        ({**START, "feedback_weight": 0.5, "num_prototypes": 0, "use_calibrator": False}, "of at least 1"),
+        ({**START, "feedback_weight": math.nan}, "finite"),
     ],
 )
 def test_config_refuses(fields, message):
@@ -243,20 +260,23 @@ def test_config_refuses(fields, message):
         CoBertConfig(**fields)
 
 
-@pytest.mark.parametrize("known", [START, CONTENT], ids=["start", "content"])
+@pytest.mark.parametrize("known", [START, CONTENT, ALL], ids=["start", "content", "all"])
 def test_a_full_model_starts_as_its_pointwise_twin(tmp_path, known):
     twin = tiny.model(**tiny.VARIANTS["neither"], **known, encoder_pooling="pooler")
     torch.nn.init.constant_(twin.start.weight[2:], 0.9)  # as if learned
     if twin.neighbours is not None:
         torch.nn.init.constant_(twin.neighbours.weight, 0.35)
         torch.nn.init.constant_(twin.neighbours.sharpness, 1.5)
+    if twin.feedback is not None:
+        torch.nn.init.constant_(twin.feedback.weight, 0.45)
+        torch.nn.init.constant_(twin.feedback.sharpness, 0.1)
     twin.tokenizer = tiny.tokenizer(tmp_path)
     twin.save_pretrained(tmp_path)
     parts = {"calibrator_config": {"num_hidden_layers": 1}, "scorer_config": {"num_hidden_layers": 2}}
     full = CoBertForGroupwiseRanking.from_bert_pretrained(tmp_path, num_prototypes=tiny.M, **parts)
     assert full.config.use_scorer and full.start.weight.tolist() == pytest.approx([0.7, -0.4, 0.9])
     inputs = batch(full)
-    pointwise = {n: x[:, tiny.M :] if n not in ("labels", "starting_scores") else x for n, x in inputs.items()}
+    pointwise = {n: x[:, tiny.M :] if n not in CANDIDATES else x for n, x in inputs.items()}
     real = inputs["document_mask"][:, tiny.M :].bool()
     assert_close(full(**inputs).logits[real], twin(**pointwise).logits[real], **CLOSE)
     other = CoBertForGroupwiseRanking.from_bert_pretrained(tmp_path, starting_weights=[1.0, 0.0, 0.0], **parts)
@@ -284,6 +304,22 @@ def test_rerank_starts_from_scores_or_order(tmp_path, count):
     if count > 2:
         other = [{**d, "score": float(i * i)} for i, d in enumerate(given)]
         assert [r["score"] for r in made.rerank("bees see", other)] != [r["score"] for r in by_order]
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 30])
+def test_rerank_with_words(tmp_path, count):
+    """Without context parts a list's groups do not matter: what rerank does is a forward over the whole list."""
+    made = model("neither", **WORDS, passage_words=4, passage_overlap=1)
+    made.tokenizer = tiny.tokenizer(tmp_path)
+    given = [{"title": tiny.WORDS[i % 5], "text": f"{d['text']} {d['text']}"} for i, d in enumerate(documents(count))]
+    pairs = PairTokenizer(made.tokenizer, made.config.max_length)
+    with torch.no_grad():
+        encoded = encode_list(made, pairs, "bees see", given, "lexical", 512)
+        scores = torch.tensor([starting_scores(encoded.selector_scores, None)])
+        like = word_vectors([f"{d['title']} {d['text']}" for d in given]).likeness().unsqueeze(0)
+        expected = made(vectors=encoded.vectors.unsqueeze(0), starting_scores=scores, likeness=like).logits[0]
+    for result in made.rerank("bees see", given):
+        assert result["score"] == pytest.approx(float(expected[result["corpus_id"]]), abs=1e-5)
 
 
 @pytest.mark.parametrize("score", [None, math.nan, "7", True])

@@ -12,6 +12,7 @@ from modeling_cobert.analysis.explanation import explain_query, explanation_sect
 from modeling_cobert.data.groups import Grouping
 from modeling_cobert.evaluation.report import render_report
 from modeling_cobert.ranking.ranker import EncodedQuery, Ranker
+from modeling_cobert.words_cobert import word_vectors
 
 DOCUMENTS = 12  # with groups of 7 that share 2: (0, 7), (5, 12)
 
@@ -185,12 +186,14 @@ def test_json_and_a_page_that_shows_all_text_as_text(tokenizer):
 def started(tokenizer, variant: str = "full") -> tuple[Ranker, EncodedQuery]:
     """A model that starts from known scores and sees content, with a context that says something."""
     fields = {"starting_weights": [0.4, 1.0, 0.7], "content_size": 10, "neighbour_weight": 0.8, "selector": "bi"}
+    fields["feedback_weight"] = 0.9
     ranker, encoded = make(tokenizer, variant, **fields)
     torch.nn.init.normal_(ranker.model.classifier.weight, std=0.3)
     generator = torch.Generator().manual_seed(8)
     content = torch.nn.functional.normalize(torch.randn(DOCUMENTS, 10, generator=generator), dim=-1)
     scores = torch.randn(DOCUMENTS, generator=generator).tolist()
-    return ranker, replace(encoded, content=content, first_stage_scores=scores)
+    words = word_vectors([" ".join(tiny.WORDS[i % 7 : i % 7 + 3 + i % 4]) for i in range(DOCUMENTS)])
+    return ranker, replace(encoded, content=content, first_stage_scores=scores, words=words)
 
 
 @pytest.mark.parametrize("variant", ["full", "neither"])
@@ -198,13 +201,16 @@ def test_a_start_is_what_is_left_without_context(tokenizer, variant):
     ranker, encoded = started(tokenizer, variant)
     explanation = explain_query(ranker, encoded)
     assert explanation.parts == (["calibration", "group", "both"] if variant == "full" else ["both"])
-    start = ranker.start(encoded).tolist()
+    start = ranker.start(encoded, fed_back=False).tolist()
+    assert start != ranker.start(encoded).tolist()
     by_id = {document.doc_id: document for document in explanation.documents}
     for doc_id, score, final in zip(encoded.doc_ids, start, ranker.score(encoded), strict=True):
         assert by_id[doc_id].without["both"].score == pytest.approx(score, abs=1e-5)
         assert by_id[doc_id].score == pytest.approx(final, abs=1e-5)
         others = [other.doc_id for other in by_id[doc_id].neighbours]
         assert doc_id not in others and len(set(others)) == len(others) == 5
+    best = encoded.doc_ids[start.index(max(start))]
+    assert set(by_id[best].shared_words) <= set(tiny.WORDS) and by_id[best].shared_words
     nearest = (encoded.content[0] @ encoded.content[1 : encoded.groups[0][1]].T).argmax()
     assert by_id["d0"].neighbours[0].doc_id == f"d{nearest + 1}"
 

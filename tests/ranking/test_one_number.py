@@ -33,7 +33,7 @@ def folder(tmp_path_factory):
     return made
 
 
-@pytest.fixture(scope="module", params=["paper", "start and content"])
+@pytest.fixture(scope="module", params=["paper", "start, words and content"])
 def trained(request, folder, tmp_path_factory):
     """A model of one fold, the rows that it was trained on, and where it lies."""
     output = tmp_path_factory.mktemp("trained")
@@ -42,7 +42,8 @@ def trained(request, folder, tmp_path_factory):
     if request.param != "paper":
         selector = str(tiny.bert_checkpoint(output / "bi-encoder", layers=2, hidden_size=20))
         fields = {"starting_weights": [0.5, 1.0, 0.7], "content": True, "neighbour_weight": 0.4}
-    selection = SelectionOptions(selector, passage_words=10, passage_overlap=4, max_length=32)
+        fields |= {"feedback_weight": 0.8, "loss": "approx_ndcg"}
+    selection = SelectionOptions(selector, passage_words=10, passage_overlap=4, max_length=32, keep_texts=bool(fields))
     select_passages(collection, folder / "run.trec", output / "selected", selection, progress=False)
     build_rows(output / "selected", output / "rows", collection, SplitOptions(folds="random"))
     encoder = tiny.bert_checkpoint(output / "encoder", layers=4)
