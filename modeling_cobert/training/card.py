@@ -48,6 +48,7 @@ def write_card(
         max_length=config.max_length,
         selector=_selector(config.selector),
         starts=config.starting_weights is not None,
+        feedback=bool(config.feedback_weight),
         content=config.content_size,
         collection=_text(collection),
         fold=settings.get("fold"),
