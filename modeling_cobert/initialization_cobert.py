@@ -98,7 +98,9 @@ def _cobert_source(cls, path: str | os.PathLike) -> _Source:
     if model.start is not None:
         fields["starting_weights"] = model.start.weight.tolist()
     if model.feedback is not None:
-        fields |= {"feedback_weight": model.feedback.weight.item(), "num_prototypes": model.config.num_prototypes}
+        # A weight of 0 would leave the part out, whatever training made of it.
+        weight = model.feedback.weight.item() or model.config.feedback_weight
+        fields |= {"feedback_weight": weight, "num_prototypes": model.config.num_prototypes}
     if model.neighbours is not None:
         fields |= {"content_size": model.config.content_size, "neighbour_weight": model.neighbours.weight.item()}
     plain = _plain(model.config.encoder_config, model.config.encoder_config.name_or_path)

@@ -252,9 +252,9 @@ class SplitTraining:
         options = self.group_options.of_model(model.config)
         if model.num_prototypes and not (options.num_prototypes and options.prototypes != "none"):
             raise ValueError("without prototypes no calibrator can be trained: leave out --prototypes none")
-        if model.config.content_size and self.train_rows is not None:
+        if (model.config.content_size or model.feedback is not None) and self.train_rows is not None:
             raise ValueError(
-                "--train_rows has other passages than --rows, whose content is read: leave out one of the two"
+                "--train_rows has other passages than --rows, whose content or words are read: leave out one of them"
             )
         check_texts(model, self.rows)
         if self.args.freeze_encoder:

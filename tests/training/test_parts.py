@@ -1,5 +1,7 @@
 """Training of a model that starts from what is known: every part at its own rate, content from the rows' selector."""
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import tiny
 import torch
@@ -8,6 +10,7 @@ from tiny_rows import make_rows
 
 from modeling_cobert.collections.trec import read_run
 from modeling_cobert.data.rows import load_rows
+from modeling_cobert.data.selection import TEXTS
 from modeling_cobert.ranking.inputs import rows_inputs
 from modeling_cobert.ranking.loading import load_cobert
 from modeling_cobert.ranking.ranker import Ranker, rank_query
@@ -33,6 +36,44 @@ def embedded(tmp_path_factory, bi_encoder):
     counts = settings.pop("counts")
     write_settings(folder, {**settings, "selector": bi_encoder, "selector_kind": "bi-encoder"}, counts)
     return folder
+
+
+@pytest.fixture(scope="module")
+def with_texts(tmp_path_factory):
+    """Rows that keep whole documents."""
+    folder = make_rows(tmp_path_factory.mktemp("texts"))
+    for path in folder.rglob("*.parquet"):
+        table = pq.read_table(path)
+        texts = [
+            [f"{tiny.WORDS[i % 5]} {passage}" for i, passage in enumerate(row)]
+            for row in table["passages"].to_pylist()
+        ]
+        pq.write_table(table.append_column(TEXTS, pa.array(texts, TEXTS.type)), path)
+    settings = read_settings(folder)
+    counts = settings.pop("counts")
+    write_settings(folder, {**settings, "keep_texts": True}, counts)
+    return folder
+
+
+def test_feedback_by_words_learns_and_ranks_as_training_does(arguments, with_texts, tmp_path):
+    model = {**START, "feedback_weight": 0.4, "loss": "approx_ndcg"}
+    options = arguments(model=model, data={"rows": str(with_texts)}, start_learning_rate=0.02, **ONE_EPOCH)
+    train(*options)
+    made = load_cobert(tmp_path / "out")
+    assert made.feedback.weight.item() != pytest.approx(0.4) and made.config.loss == "approx_ndcg"
+    run, rows = read_run(tmp_path / "out" / "test.trec"), load_rows(with_texts)
+    ranker, inputs = Ranker.wrap(made), rows_inputs(with_texts, split="test")
+    for query_id in rows.splits["test"]:
+        assert list(rank_query(ranker, inputs, query_id)) == list(run[query_id])
+
+
+def test_feedback_by_words_wants_whole_documents(arguments, embedded, with_texts, tmp_path):
+    model = {**START, "feedback_weight": 0.4}
+    with pytest.raises(ValueError, match="these rows have only passages: prepare others with --keep_texts"):
+        train(*arguments(model=model, data={"rows": str(embedded)}, **ONE_EPOCH))
+    rows = {"rows": str(with_texts), "train_rows": str(embedded)}
+    with pytest.raises(ValueError, match="whose content or words are read"):
+        train(*arguments(model=model, data=rows, output_dir=str(tmp_path / "other"), **ONE_EPOCH))
 
 
 @pytest.mark.parametrize(
