@@ -15,8 +15,8 @@ _KWARGS_DESCRIPTION = """
 Args:
     predictions (`list[dict]`): for each query `query_id`, `doc_ids` and `scores`, the last two of one length. A query
         without results has two empty lists.
-    references (`list[dict]`): for each query `query_id`, `doc_ids` and `grades`, whole numbers. Rows are matched by `query_id`, not
-        by their order; documents that are not judged count as not relevant.
+    references (`list[dict]`): for each query `query_id`, `doc_ids` and `grades` (whole numbers). Rows are matched
+        by `query_id`, not by their order; documents that are not judged count as not relevant.
     measures (`list[str]`, *optional*): names of ir_measures, `["P@20", "nDCG@20", "AP@1000"]` by default.
     per_query (`bool`, *optional*, defaults to `False`): whether to return the values of single queries too.
 
