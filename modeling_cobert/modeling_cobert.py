@@ -5,6 +5,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -485,7 +486,8 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, output_loading_info: bool = False, **kwargs):
         """Loads as every model does, and remembers what the checkpoint lacked or had too much: `rerank` refuses it."""
-        model, info = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
+        loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
+        model, info = loaded
         if pretrained_model_name_or_path is not None:  # it is None for weights given as `state_dict`
             hub = ("revision", "cache_dir", "token", "local_files_only", "subfolder")
             model.remember_source(pretrained_model_name_or_path, **{name: kwargs.get(name) for name in hub})

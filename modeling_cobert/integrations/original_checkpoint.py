@@ -61,7 +61,7 @@ def convert(
     )
     model = CoBertForGroupwiseRanking(config)
     model.load_state_dict(_translate(_read(weights), model, str(weights)))
-    model.tokenizer = load_tokenizer(encoder, config.encoder_config.vocab_size, config=config.encoder_config)
+    model.tokenizer = load_tokenizer(encoder, config.get_text_config().vocab_size, config=config.encoder_config)
     return model.eval()
 
 
