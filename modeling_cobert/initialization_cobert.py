@@ -107,6 +107,14 @@ def _cobert_source(cls, path: str | os.PathLike) -> _Source:
     return _Source(plain, model.encoder.state_dict(), row, fields, start)
 
 
+def loading_faults(name: str | os.PathLike, info: dict) -> str:
+    """How a checkpoint's weights differ from the model's, as `output_loading_info` tells; empty if they do not."""
+    shapes = [f"{key} {tuple(found)} for {tuple(wanted)}" for key, found, wanted in info["mismatched_keys"]]
+    kinds = {"missing": info["missing_keys"], "too many": info["unexpected_keys"], "of another shape": shapes}
+    found = [f"{len(keys)} {kind}, such as {min(keys)}" for kind, keys in kinds.items() if keys]
+    return f"{name}: the checkpoint's weights are not those of its config: {'; '.join(found)}" if found else ""
+
+
 def context_state(state: dict[str, Tensor], config) -> dict[str, Tensor]:
     """What a calibrator or scorer of this config takes of a BertModel's weights: layers, and table rows in use."""
     rows = {

@@ -5,6 +5,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from transformers import initialization as init
 from transformers.utils import ModelOutput, can_return_tuple, logging
 
 from .configuration_cobert import CoBertConfig
-from .initialization_cobert import bert_weights
+from .initialization_cobert import bert_weights, loading_faults
 from .loss_cobert import ranking_loss
 
 # Not used here: transformers ships a model's code by following its relative imports; this brings the pipeline along.
@@ -140,6 +141,7 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
         self.feedback = CoBertFeedback(config.num_prototypes, learned) if config.feedback_weight else None
         self.neighbours = CoBertNeighbours(learned) if starts and config.content_size else None
         self.text_side = TextSide()
+        self.loading_faults = ""  # how the checkpoint's weights differ from the model's, if they do
         self.post_init()
 
     @torch.no_grad()
@@ -482,13 +484,15 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
         return self.text_side.find_tokenizer(self.config.encoder_config)
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
-        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, output_loading_info: bool = False, **kwargs):
+        """Loads as every model does, and remembers what the checkpoint lacked or had too much: `rerank` refuses it."""
+        loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
+        model, info = loaded
         if pretrained_model_name_or_path is not None:  # it is None for weights given as `state_dict`
-            model = loaded[0] if isinstance(loaded, tuple) else loaded
             hub = ("revision", "cache_dir", "token", "local_files_only", "subfolder")
             model.remember_source(pretrained_model_name_or_path, **{name: kwargs.get(name) for name in hub})
-        return loaded
+        model.loading_faults = loading_faults(pretrained_model_name_or_path or "the given weights", info)
+        return (model, info) if output_loading_info else model
 
     def save_pretrained(
         self,

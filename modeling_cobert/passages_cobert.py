@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text -> words -> passages -> token ids -> padded batches, the same for ranking, selection and training."""
 
+import os
 import re
 from bisect import bisect_left
 from collections import Counter, deque
@@ -13,6 +14,7 @@ from itertools import islice
 
 import torch
 from torch import Tensor
+from transformers import AutoTokenizer
 
 from .grouping_cobert import overlapping_spans
 
@@ -114,6 +116,45 @@ def cut_documents(
         )
         for title, body in zip(tokenize(titles), tokenize(bodies), strict=True)
     ]
+
+
+def load_tokenizer(name: str | os.PathLike, vocab_size: int | None = None, **options):
+    """
+    Loads a checkpoint's tokenizer, never with remote code. One that is damaged, knows no words or does not fit is an
+    error.
+
+    Args:
+        name (`str` or `os.PathLike`): folder or Hub id.
+        vocab_size (`int`, *optional*): how many tokens its model knows.
+        options: more for `AutoTokenizer.from_pretrained`.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False, **options)
+    except (OSError, ImportError):
+        raise
+    except Exception as error:  # the tokenizers library raises plain ones
+        raise ValueError(
+            f"{name}: its tokenizer cannot be read ({type(error).__name__}: {error}): copy tokenizer.json and "
+            "tokenizer_config.json anew"
+        ) from error
+    check_tokenizer(tokenizer, vocab_size, name)
+    return tokenizer
+
+
+def check_tokenizer(tokenizer, vocab_size: int | None = None, name: str | os.PathLike = "the model") -> None:
+    """Raises where a tokenizer knows no words, or more of them than its model: see [`load_tokenizer`]."""
+    # Where there are no files of a tokenizer, AutoTokenizer makes one up, to which every word is unknown.
+    if len(tokenizer) <= len(tokenizer.all_special_ids):
+        raise ValueError(
+            f"{name}: the tokenizer knows no words, only {len(tokenizer)} special tokens: put the tokenizer.json and "
+            "tokenizer_config.json that the model was trained with beside its weights"
+        )
+    # Fewer are fine: tables of embeddings are padded to round numbers.
+    if vocab_size is not None and len(tokenizer) > vocab_size:
+        raise ValueError(
+            f"{name}: the tokenizer knows {len(tokenizer)} tokens, but the encoder only {vocab_size}: take the "
+            "tokenizer that the model was trained with (or, after adding tokens, resize_token_embeddings)"
+        )
 
 
 class PairTokenizer:

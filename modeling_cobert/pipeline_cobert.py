@@ -4,7 +4,7 @@
 
 from transformers import Pipeline
 
-OPTIONS = ("top_k", "selector", "return_documents", "batch_tokens", "show_progress_bar")
+OPTIONS = ("top_k", "selector", "return_documents", "batch_tokens", "show_progress_bar", "allow_fresh_weights")
 
 
 class CoBertTextRankingPipeline(Pipeline):
@@ -28,6 +28,12 @@ class CoBertTextRankingPipeline(Pipeline):
     # Pipeline gives these no type but None, and has its subclasses set them so.
     _load_processor = _load_image_processor = _load_video_processor = _load_feature_extractor = False  # type: ignore[assignment]
     _load_tokenizer = True  # type: ignore[assignment]
+
+    def __call__(self, inputs, *args, num_workers=None, batch_size=None, **options):
+        """Ranks; `batch_size` changes nothing, since `rerank` makes its own batches (`batch_tokens`) of each query."""
+        if isinstance(inputs, list | tuple) and not inputs:
+            return []
+        return super().__call__(inputs, *args, num_workers=num_workers, batch_size=1, **options)
 
     def _sanitize_parameters(self, **options):
         unknown = sorted(set(options) - set(OPTIONS))

@@ -3,18 +3,26 @@
 """Text in, ranking out: cut, select, encode every distinct pair once, calibrate, score in groups, rank."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
+from numbers import Integral
 
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from .grouping_cobert import best_first, merge_spans, overlapping_spans, starting_scores
-from .passages_cobert import CutDocument, PairTokenizer, default_batch_tokens, map_rows
+from .passages_cobert import (
+    CutDocument,
+    PairTokenizer,
+    check_tokenizer,
+    default_batch_tokens,
+    load_tokenizer,
+    map_rows,
+)
 from .selection_cobert import (
     BiEncoderSelector,
     Selector,
@@ -45,7 +53,7 @@ class TextSide:
     selectors: dict[tuple[str, int], Selector] = field(default_factory=dict)
 
     def find_tokenizer(self, encoder_config) -> PreTrainedTokenizerBase:
-        """The tokenizer that was set, or the one beside the checkpoint."""
+        """The tokenizer that was set, or the one beside the checkpoint; it must fit the encoder."""
         if self.tokenizer is None:
             if self.source is None:
                 raise ValueError(
@@ -53,9 +61,9 @@ class TextSide:
                 )
             name, hub_options = self.source
             # With the encoder's config given, AutoTokenizer does not read the checkpoint's and ask for remote code.
-            self.tokenizer = AutoTokenizer.from_pretrained(
-                name, config=encoder_config, trust_remote_code=False, **hub_options
-            )
+            self.tokenizer = load_tokenizer(name, encoder_config.vocab_size, config=encoder_config, **hub_options)
+        else:
+            check_tokenizer(self.tokenizer, encoder_config.vocab_size)
         return self.tokenizer
 
     def find_selector(self, name: str, max_length: int, device: torch.device | str) -> Selector:
@@ -103,6 +111,7 @@ def rerank(
     return_documents: bool = False,
     batch_tokens: int | None = None,
     show_progress_bar: bool | None = None,
+    allow_fresh_weights: bool = False,
 ) -> list[dict]:
     """
     Ranks documents for a query.
@@ -119,19 +128,26 @@ def rerank(
         batch_tokens (`int`, *optional*): the most tokens in a batch, padding included; by default 1024 on a CPU, else
             16384.
         show_progress_bar (`bool`, *optional*): by default a bar appears on a terminal after 3 seconds.
+        allow_fresh_weights (`bool`, *optional*, defaults to `False`): whether to rank even with a model whose
+            checkpoint did not have its very weights, so that some are random, or some were left out.
 
     Returns:
         `list[dict]`: best first, `corpus_id` (the document's place in `documents`), `score` (the logit), `probability`
         (its sigmoid) and, if asked for, `text`. Ties keep the given order.
     """
-    if isinstance(documents, str | Mapping):
-        raise TypeError(f"documents must be a list of documents, not one {type(documents).__name__}")
-    documents = list(documents)
-    if top_k is not None and top_k < 0:
-        raise ValueError(f"top_k must not be negative, got {top_k}")
+    documents = _check_inputs(query, documents, top_k, batch_tokens)
+    if model.loading_faults and not allow_fresh_weights:
+        raise ValueError(
+            f"{model.loading_faults}. Its ranking would mean nothing: load a whole checkpoint or, if the model was "
+            "trained since then, pass allow_fresh_weights=True"
+        )
     if not documents:
         return []
-    pairs = PairTokenizer(tokenizer if tokenizer is not None else model.find_tokenizer(), model.config.max_length)
+    if tokenizer is None:
+        tokenizer = model.find_tokenizer()
+    else:
+        check_tokenizer(tokenizer, model.config.encoder_config.vocab_size)
+    pairs = PairTokenizer(tokenizer, model.config.max_length)
     selector = selector if selector is not None else model.config.selector
     batch_tokens = default_batch_tokens(input_device(model)) if batch_tokens is None else batch_tokens
     with _inference(model), _progress(show_progress_bar) as advance:
@@ -322,6 +338,22 @@ def score_groups(
         logits = model.score(vectors[places], mask, start=of_groups(start), content=of_groups(content))
         scores += [row[: end - first] for row, (first, end) in zip(logits.float().tolist(), batch, strict=True)]
     return scores
+
+
+def _check_inputs(query: str, documents, top_k: int | None, batch_tokens: int | None) -> list:
+    """The documents as a list; what cannot be ranked is an error before any work."""
+    if not isinstance(query, str):
+        raise TypeError(f"a query must be a string, not {type(query).__name__}")
+    if isinstance(documents, str | bytes | Mapping):
+        raise TypeError(f"documents must be a list of documents, not one {type(documents).__name__}")
+    if not isinstance(documents, Iterable):
+        raise TypeError(f"documents must be a list of documents, not {type(documents).__name__}")
+    for name, number in (("top_k", top_k), ("batch_tokens", batch_tokens)):
+        if number is not None and not isinstance(number, Integral):
+            raise TypeError(f"{name} must be a whole number, not {number!r}")
+    if top_k is not None and top_k < 0:
+        raise ValueError(f"top_k must not be negative, got {top_k}")
+    return list(documents)
 
 
 @contextmanager

@@ -10,11 +10,19 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 from transformers.utils import cached_file
 
 from .grouping_cobert import best_first
-from .passages_cobert import CutDocument, PairTokenizer, TokenRow, cut_documents, map_rows, split_terms
+from .passages_cobert import (
+    CutDocument,
+    PairTokenizer,
+    TokenRow,
+    cut_documents,
+    load_tokenizer,
+    map_rows,
+    split_terms,
+)
 
 BUILT_IN = ("self", "lexical", "first-stage")
 
@@ -280,7 +288,7 @@ def load_selector(name: str, max_length: int = 256, device: torch.device | str =
 
 def _load_encoder(name: str, max_length: int, device: torch.device | str) -> CrossEncoderSelector | BiEncoderSelector:
     config = AutoConfig.from_pretrained(name, trust_remote_code=False)
-    tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    tokenizer = load_tokenizer(name, getattr(config, "vocab_size", None))
     longest = getattr(config, "max_position_embeddings", max_length)
     longest -= config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta", "camembert") else 0
     options = {"trust_remote_code": False, "use_safetensors": True, "dtype": torch.float32}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import Trainer, TrainingArguments
 
 from modeling_cobert import CoBertForGroupwiseRanking
@@ -41,6 +43,25 @@ if len(sys.argv) > 2:  # saved again by who has no package
     again = AutoModel.from_pretrained(sys.argv[2], trust_remote_code=True)
     results["again"] = {"rerank": again.rerank(query, documents)}
 print(json.dumps(results))
+"""
+
+REFUSED = """
+import json, sys
+from transformers import AutoModel, pipeline
+query, documents, *names = json.loads(sys.argv[1])
+errors = []
+for name in names:
+    for ranker in (
+        AutoModel.from_pretrained(name, trust_remote_code=True).rerank,
+        lambda q, d: pipeline("text-ranking", model=name, trust_remote_code=True, device="cpu")(
+            {"query": q, "documents": d}
+        ),
+    ):
+        try:
+            errors.append(ranker(query, documents))
+        except ValueError as error:
+            errors.append(str(error))
+print(json.dumps(errors))
 """
 
 PUSH = """
@@ -132,6 +153,22 @@ def test_saved_and_trained_checkpoints(saved, trained, tmp_path):
     files = {path.name for path in saved.iterdir()} - {"vocab.txt"}
     assert {path.name for path in (tmp_path / "again").iterdir() if path.is_file()} == files
     assert "pipeline_cobert.py" in files and "__init__.py" not in files
+
+
+def test_what_is_not_whole_is_refused(saved, tmp_path):
+    lacking, mute = (Path(shutil.copytree(saved, tmp_path / name)) for name in ("lacking", "mute"))
+    weights = load_file(lacking / "model.safetensors")
+    del weights["classifier.weight"]
+    save_file(weights, lacking / "model.safetensors", metadata={"format": "pt"})
+    for path in [*mute.glob("tokenizer*"), mute / "vocab.txt"]:
+        path.unlink()
+    names = [str(lacking), str(mute)]
+    errors = run(
+        NO_PACKAGE + REFUSED, json.dumps([QUERY, DOCUMENTS, *names]), cwd=tmp_path, env=child_environment(tmp_path)
+    )
+    assert ["1 missing, such as classifier.weight" in error for error in errors] == [True, True, False, False]
+    # The last one is refused by transformers itself.
+    assert "the tokenizer knows no words" in errors[2] and "backend tokenizer" in errors[3]
 
 
 def test_a_checkpoint_that_starts_from_known_scores_and_content(tmp_path):

@@ -1,5 +1,6 @@
 """Text in, ranking out: against the model's own stages, and every kind of odd input."""
 
+import copy
 import json
 import math
 import random
@@ -7,6 +8,8 @@ import random
 import pytest
 import tiny
 import torch
+from safetensors.torch import load_file, save_file
+from transformers import BertTokenizer
 
 from modeling_cobert import CoBertForGroupwiseRanking, CoBertTextRankingPipeline
 from modeling_cobert.grouping_cobert import best_first, overlapping_spans
@@ -196,13 +199,17 @@ def test_errors(tokenizer):
         model.rerank("bees " * 40, ["car"])
     with pytest.raises(TypeError, match="document 1 must be a string or a dict"):
         model.rerank(QUERY, ["car", 5])
-    with pytest.raises(TypeError, match="query must be a string"):
-        model.rerank(5, ["car"])
-    for one in ("bees see", {"text": "bees"}):
+    for query, documents in ((5, ["car"]), (None, ["car"]), (None, [])):
+        with pytest.raises(TypeError, match="query must be a string"):
+            model.rerank(query, documents)
+    for one in ("bees see", {"text": "bees"}, None, 3, b"bees"):
         with pytest.raises(TypeError, match="must be a list of documents"):
             model.rerank(QUERY, one)
     with pytest.raises(ValueError, match="top_k must not be negative"):
         model.rerank(QUERY, ["car"], top_k=-1)
+    for name, number in (("top_k", "2"), ("top_k", 1.5), ("batch_tokens", "1024")):
+        with pytest.raises(TypeError, match=f"{name} must be a whole number, not {number!r}"):
+            model.rerank(QUERY, ["car"], **{name: number})
     with pytest.raises(ValueError, match="scorer but no calibrator has none"):
         make(tokenizer, use_calibrator=False).rerank(QUERY, ["car"], selector="self")
     with pytest.raises(OSError):
@@ -248,6 +255,103 @@ def test_the_tokenizer_comes_with_the_checkpoint(tokenizer, tmp_path):
     assert again.rerank(QUERY, texts(4), tokenizer=tokenizer) == model.rerank(QUERY, texts(4))
 
 
+def test_a_tokenizer_must_know_words(tokenizer, tmp_path):
+    """Where its files are not there AutoTokenizer makes one up, to which all texts of a length are the same."""
+    folder = tiny.checkpoint(tmp_path / "model")
+    for path in [*folder.glob("tokenizer*"), folder / "vocab.txt"]:
+        path.unlink()
+    model = CoBertForGroupwiseRanking.from_pretrained(folder)
+    with pytest.raises(ValueError, match="model: the tokenizer knows no words, only 5 special tokens"):
+        model.rerank(QUERY, texts(3))
+    empty = BertTokenizer()
+    pipe = CoBertTextRankingPipeline(model=model, tokenizer=empty, device="cpu")
+    with pytest.raises(ValueError, match="knows no words"):
+        pipe({"query": QUERY, "documents": texts(3)})
+    model.tokenizer = empty
+    with pytest.raises(ValueError, match="knows no words"):
+        model.rerank(QUERY, texts(3))
+    selector = tiny.bert_checkpoint(tmp_path / "selector", layers=2, labels=1)
+    for path in [*selector.glob("tokenizer*"), selector / "vocab.txt"]:
+        path.unlink()
+    with pytest.raises(ValueError, match="selector: the tokenizer knows no words"):
+        load_selector(str(selector))
+    assert len(model.rerank(QUERY, texts(3), tokenizer=tokenizer)) == 3
+
+
+def test_a_tokenizer_must_fit_the_encoder(tokenizer, tmp_path):
+    folder = tiny.checkpoint(tmp_path / "model")
+    documents = texts(3)
+    known = len(tiny.VOCAB)
+    larger = tiny.tokenizer(tmp_path / "larger")
+    larger.add_tokens(["honeycomb"])
+    larger.save_pretrained(folder)
+    model = CoBertForGroupwiseRanking.from_pretrained(folder)
+    message = f"the tokenizer knows {known + 1} tokens, but the encoder only {known}"
+    for options in ({}, {"tokenizer": larger}):
+        with pytest.raises(ValueError, match=message):
+            model.rerank(QUERY, documents, **options)
+    model.resize_token_embeddings(known + 7)  # more rows than tokens are as good as the same number
+    assert len(model.rerank(QUERY, documents)) == 3
+
+
+@pytest.mark.parametrize("content", ['{"a"', '{"a": 1}', "[]", ""])
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_damaged_tokenizer_is_named(name, content, tmp_path):
+    folder = tiny.checkpoint(tmp_path / "model")
+    (folder / name).write_text(content)
+    model = CoBertForGroupwiseRanking.from_pretrained(folder)
+    if (name, content) == ("tokenizer_config.json", '{"a": 1}'):
+        assert model.rerank(QUERY, texts(3))  # nothing is wrong with it
+        return
+    with pytest.raises(ValueError, match="model: its tokenizer cannot be read .*: copy tokenizer.json"):
+        model.rerank(QUERY, texts(3))
+
+
+def edit_weights(folder, edit):
+    weights = load_file(folder / "model.safetensors")
+    edit(weights)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("edit", "options", "message"),
+    [
+        (lambda w: w.pop("classifier.bias"), {}, "1 missing, such as classifier.bias"),
+        (lambda w: w.update({"encoder.x": torch.zeros(2)}), {}, "1 too many, such as encoder.x"),
+        (
+            lambda w: w.update({"classifier.bias": torch.zeros(2)}),
+            {"ignore_mismatched_sizes": True},
+            r"1 of another shape, such as classifier.bias \(2,\) for \(1,\)",
+        ),
+    ],
+)
+def test_weights_that_are_not_the_models_do_not_rank(edit, options, message, tmp_path):
+    folder = edit_weights(tiny.checkpoint(tmp_path / "model"), edit)
+    model, info = CoBertForGroupwiseRanking.from_pretrained(folder, output_loading_info=True, **options)
+    assert info["missing_keys"] or info["unexpected_keys"] or info["mismatched_keys"]
+    pipe = CoBertTextRankingPipeline(model=model, tokenizer=model.find_tokenizer(), device="cpu")
+    for rank in (model.rerank, copy.deepcopy(model).rerank, lambda q, d: pipe({"query": q, "documents": d})):
+        with pytest.raises(ValueError, match=f"model: the checkpoint's weights are .*: {message}. Its ranking would"):
+            rank(QUERY, texts(3))
+    allowed = model.rerank(QUERY, texts(3), allow_fresh_weights=True)
+    assert pipe({"query": QUERY, "documents": texts(3)}, allow_fresh_weights=True) == allowed
+    # Training goes on from it, and what is saved then is whole.
+    loss = model(**tiny.batch()).loss
+    loss.backward()
+    model.save_pretrained(tmp_path / "saved")
+    assert CoBertForGroupwiseRanking.from_pretrained(tmp_path / "saved").rerank(QUERY, texts(3)) == allowed
+
+
+def test_a_config_with_fewer_layers_does_not_rank(tmp_path):
+    folder = tiny.checkpoint(tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    config["encoder_config"]["num_hidden_layers"] = 3
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="32 too many, such as encoder.encoder.layer.3.attention"):
+        CoBertForGroupwiseRanking.from_pretrained(folder).rerank(QUERY, texts(3))
+
+
 def test_pipeline(tokenizer):
     model, documents = make(tokenizer), texts(6)
     pipe = CoBertTextRankingPipeline(model=model, tokenizer=tokenizer, device="cpu")
@@ -258,6 +362,10 @@ def test_pipeline(tokenizer):
         model.rerank(QUERY, documents, top_k=1),
         [],
     ]
+    assert pipe([]) == []
+    assert pipe([question] * 3, batch_size=2) == [model.rerank(QUERY, documents)] * 3
+    by_two = CoBertTextRankingPipeline(model=model, tokenizer=tokenizer, device="cpu", batch_size=2)
+    assert by_two([question] * 3) == [model.rerank(QUERY, documents)] * 3
     with pytest.raises(ValueError, match="dict with 'query' and 'documents'"):
         pipe("bees")
     with pytest.raises(TypeError, match="unknown option topk"):

@@ -15,8 +15,8 @@ _KWARGS_DESCRIPTION = """
 Args:
     predictions (`list[dict]`): for each query `query_id`, `doc_ids` and `scores`, the last two of one length. A query
         without results has two empty lists.
-    references (`list[dict]`): for each query `query_id`, `doc_ids` and `grades`. Rows are matched by `query_id`, not
-        by their order; documents that are not judged count as not relevant.
+    references (`list[dict]`): for each query `query_id`, `doc_ids` and `grades` (whole numbers). Rows are matched
+        by `query_id`, not by their order; documents that are not judged count as not relevant.
     measures (`list[str]`, *optional*): names of ir_measures, `["P@20", "nDCG@20", "AP@1000"]` by default.
     per_query (`bool`, *optional*, defaults to `False`): whether to return the values of single queries too.
 
@@ -56,7 +56,8 @@ class CoBertRanking(evaluate.Metric):
     def _info(self) -> evaluate.MetricInfo:
         ids = datasets.List(datasets.Value("string"))
         scores = datasets.List(datasets.Value("float64"))
-        grades = datasets.List(datasets.Value("int64"))
+        # As integers they would be cut off on the way in: 0.5 would be judged not relevant.
+        grades = datasets.List(datasets.Value("float64"))
         query_id = datasets.Value("string")
         return evaluate.MetricInfo(
             description=_DESCRIPTION,
@@ -73,10 +74,19 @@ class CoBertRanking(evaluate.Metric):
 
     def _compute(self, predictions, references, measures=DEFAULT_MEASURES, per_query=False) -> dict:
         run = _by_query(predictions, "scores", "predictions")
-        qrels = _by_query(references, "grades", "references")
+        qrels = {q: _whole_grades(q, grades) for q, grades in _by_query(references, "grades", "references").items()}
         # rows without judgments cannot be evaluated, and rows without results count as zero
         result = evaluate_run(qrels, run, measures)
         return result.means | ({"per_query": result.per_query} if per_query else {})
+
+
+def _whole_grades(query_id: str, grades: dict[str, float]) -> dict[str, int]:
+    for doc_id, grade in grades.items():
+        if grade is None or not float(grade).is_integer():
+            raise ValueError(
+                f"references: query {query_id!r}, document {doc_id!r} has the grade {grade}: grades are whole numbers"
+            )
+    return {doc_id: int(grade) for doc_id, grade in grades.items()}
 
 
 def _by_query(rows: list[dict], values: str, where: str) -> dict[str, dict]:

@@ -11,10 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 import torch
 from accelerate import PartialState
-from transformers import AutoTokenizer
 
 from ..collections.collection import Collection
-from ..passages_cobert import CutDocument, PairTokenizer, default_batch_tokens
+from ..passages_cobert import CutDocument, PairTokenizer, default_batch_tokens, load_tokenizer
 from ..selection_cobert import (
     BUILT_IN,
     BiEncoderSelector,
@@ -188,8 +187,7 @@ def load_chosen_selector(options: SelectionOptions, device: torch.device | str) 
             raise ValueError(
                 f"selector {options.selector!r} brings its own tokenizer: {options.tokenizer!r} would not be used"
             )
-        tokenizer = AutoTokenizer.from_pretrained(options.tokenizer, trust_remote_code=False)
-        selector.pairs = PairTokenizer(tokenizer, options.max_length)
+        selector.pairs = PairTokenizer(load_tokenizer(options.tokenizer), options.max_length)
     return selector
 
 

@@ -5,12 +5,10 @@ from pathlib import Path
 
 import torch
 from accelerate import PartialState
-from safetensors import safe_open
-from safetensors.torch import save
 
 from ..passages_cobert import CutDocument
 from ..selection_cobert import BiEncoderSelector, by_document
-from ..steps.files import atomic_open
+from ..steps.blocks import BlockFile, write_blocks
 from ..steps.shards import fill
 
 # Documents whose vectors are in memory together, and in one file.
@@ -37,7 +35,7 @@ class StoredPassages:
         self.files = [doc_ids[start : start + DOCUMENTS_A_FILE] for start in range(0, len(doc_ids), DOCUMENTS_A_FILE)]
         self.paths = [Path(folder) / f"{number:05d}.safetensors" for number in range(len(self.files))]
         self.places = {d: (number, i) for number, ids in enumerate(self.files) for i, d in enumerate(ids)}
-        self._opened: dict[int, tuple] = {}
+        self._opened: dict[int, BlockFile] = {}
 
     def embed(
         self, cut: Callable[[Sequence[str]], Mapping[str, CutDocument]], state: PartialState, advance: Callable
@@ -47,13 +45,12 @@ class StoredPassages:
         def make(number: int) -> None:
             found = cut(self.files[number])
             documents = [found[doc_id] for doc_id in self.files[number]]
-            vectors = self.selector.embed_passages(documents, self.batch_tokens, self.workers).cpu()
+            vectors = self.selector.embed_passages(documents, self.batch_tokens, self.workers)
             pairs = self.selector.pairs
             room = pairs.max_length - len(pairs.prefix) - len(pairs.suffix)
             long = [sum(d.num_tokens(i) > room for i in range(len(d.spans))) for d in documents]
-            ends = torch.tensor([0] + [len(document.spans) for document in documents]).cumsum(0)
-            with atomic_open(self.paths[number], "wb") as file:
-                file.write(save({"vectors": vectors.contiguous(), "ends": ends, "truncated": torch.tensor(long)}))
+            sizes = [len(document.spans) for document in documents]
+            write_blocks(self.paths[number], vectors, sizes, {"truncated": long})
             advance(len(documents))
 
         fill(self.paths, make, state)
@@ -61,21 +58,16 @@ class StoredPassages:
     def score(self, query: str, doc_ids: Sequence[str], documents: Sequence[CutDocument]) -> list[list[float]]:
         """One list a document with the scores of its passages."""
         vector = self.selector.embed_query(query).cpu()
-        parts = []
-        for doc_id in doc_ids:
-            vectors, ends, _ = self._open(self.places[doc_id][0])
-            i = self.places[doc_id][1]
-            parts.append(vectors[ends[i] : ends[i + 1]])
+        places = [self.places[doc_id] for doc_id in doc_ids]
+        parts = [self._open(number)[i] for number, i in places]
         return by_document((torch.cat(parts) @ vector).tolist(), documents)
 
     def truncated(self, doc_id: str) -> int:
         """How many of a document's passages did not fit."""
         number, i = self.places[doc_id]
-        return self._open(number)[2][i]
+        return self._open(number).notes["truncated"][i]
 
-    def _open(self, number: int) -> tuple:
+    def _open(self, number: int) -> BlockFile:
         if number not in self._opened:
-            file = safe_open(self.paths[number], "pt")  # stays open: vectors are read from it as they are wanted
-            ends, truncated = (file.get_tensor(name).tolist() for name in ("ends", "truncated"))
-            self._opened[number] = (file.get_slice("vectors"), ends, truncated)
+            self._opened[number] = BlockFile(self.paths[number])
         return self._opened[number]

@@ -17,6 +17,8 @@ BATCH = 250_000
 UNCHANGED = 1e-9
 # As in the paper, a symbol for each baseline; further baselines get letters.
 SYMBOLS = "†‡§¶‖"
+# Before a symbol: significantly worse.
+WORSE = "↓"
 
 
 def paired_t_test(differences: Sequence[float]) -> float | None:
@@ -273,13 +275,34 @@ def symbol(position: int) -> str:
 
 
 def marks(comparisons: Iterable[Comparison], baselines: Sequence[str], run: str, measure: str) -> tuple[str, str]:
-    """The symbols of the baselines that `run` is significantly better, and significantly worse, than."""
+    """
+    The marks of the baselines that `run` is significantly better, and significantly worse, than. Each of the latter
+    has its own arrow: behind one arrow for all, the second symbol would read as "better".
+    """
     found = [c for c in comparisons if c.run == run and c.measure == measure and c.significant]
     order = {baseline: position for position, baseline in enumerate(baselines)}
     found.sort(key=lambda c: order[c.baseline])
     better = "".join(symbol(order[c.baseline]) for c in found if c.better)
-    worse = "".join(symbol(order[c.baseline]) for c in found if not c.better)
+    worse = "".join(WORSE + symbol(order[c.baseline]) for c in found if not c.better)
     return better, worse
+
+
+def legend(comparisons: Iterable[Comparison], baselines: Sequence[str], description: str) -> list[str]:
+    """
+    What the marks of [`marks`] say, a line for each baseline and direction.
+
+    Args:
+        comparisons (`Iterable[Comparison]`): from [`compare_runs`].
+        baselines (`Sequence[str]`): in the order given to [`compare_runs`].
+        description (`str`): what the marks go by.
+    """
+    worse = {c.baseline for c in comparisons if c.significant and not c.better}
+    lines = []
+    for position, name in enumerate(baselines):
+        lines.append(f"{symbol(position)} significantly better than {name} ({description})")
+        if name in worse:
+            lines.append(f"{WORSE}{symbol(position)} significantly worse than {name} ({description})")
+    return lines
 
 
 def format_p(p_value: float | None) -> str:

@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .measures import UNJUDGED_DEPTH, Evaluation
-from .significance import Comparison, format_p, marks, symbol
+from .significance import WORSE, Comparison, format_p, legend, marks
 
-# a mark behind it: significantly worse
-WORSE = "↓"
 NOTE_WIDTH = 110
 
 
@@ -21,7 +19,7 @@ class Cell:
 
     Args:
         text (`str`): what it says.
-        better, worse (`str`, *optional*): symbols of the baselines that it is significantly better and worse than.
+        better, worse (`str`, *optional*): marks of the baselines that it is significantly better and worse than.
         bold (`bool`, *optional*, defaults to `False`): whether it is the best of its column.
     """
 
@@ -32,7 +30,7 @@ class Cell:
 
     @property
     def marks(self) -> str:
-        return self.better + (WORSE + self.worse if self.worse else "")
+        return self.better + self.worse
 
 
 @dataclass(frozen=True)
@@ -222,9 +220,7 @@ def results_table(
             row.append(Cell(f"{value:.4f}", better, worse, bold=len(evaluations) > 1 and value == best[measure]))
         row.append(f"{evaluation.unjudged_share:.1%}")
         rows.append(row)
-    notes = [f"{symbol(i)} significantly better than {name} ({description})" for i, name in enumerate(baselines)]
-    if any(c.significant and not c.better for c in comparisons):
-        notes.append(f"{WORSE} before a symbol: significantly worse")
+    notes = legend(comparisons, baselines, description)
     queries = next(iter(evaluations.values())).queries
     missing = {name: len(evaluation.missing) for name, evaluation in evaluations.items() if evaluation.missing}
     notes.append(f"{queries} queries" + ("" if missing else ", all with results in every run"))

@@ -4,11 +4,12 @@ import os
 
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer, BertConfig
+from transformers import BertConfig
 
 from modeling_cobert.configuration_cobert import CoBertConfig
 from modeling_cobert.initialization_cobert import context_state, relevance_row
 from modeling_cobert.modeling_cobert import CoBertForGroupwiseRanking
+from modeling_cobert.passages_cobert import load_tokenizer
 
 VARIANTS = {
     "cobert": {},
@@ -60,7 +61,7 @@ def convert(
     )
     model = CoBertForGroupwiseRanking(config)
     model.load_state_dict(_translate(_read(weights), model, str(weights)))
-    model.tokenizer = AutoTokenizer.from_pretrained(encoder, config=config.encoder_config, trust_remote_code=False)
+    model.tokenizer = load_tokenizer(encoder, config.get_text_config().vocab_size, config=config.encoder_config)
     return model.eval()
 
 

@@ -1,6 +1,8 @@
 """The one way to load a Co-BERT that is to be used or trained on: whole, in a known precision, or not at all."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from transformers import AutoConfig
@@ -10,20 +12,39 @@ from ..modeling_cobert import CoBertForGroupwiseRanking
 
 def load_cobert(name: str | os.PathLike, dtype: torch.dtype = torch.float32, **fields) -> CoBertForGroupwiseRanking:
     """
-    Loads a folder or Hub id. Weights that the checkpoint lacks are an error: they would be random.
+    Loads a folder or Hub id. Weights that the checkpoint lacks are an error: they would be random. So are weights that
+    the model has no place for, unless `fields` take some of its parts away. What is damaged is a `ValueError` too.
 
     Args:
         name (`str` or `os.PathLike`): the checkpoint.
         dtype (`torch.dtype`, *optional*, defaults to `torch.float32`): the numbers to compute in.
         fields: fields of the config to change.
     """
-    config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+    with _named(name, "its config.json cannot be used"):
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     if config.model_type != "cobert":
         raise ValueError(f"{name}: a Co-BERT is needed, this is a {config.model_type!r}")
-    model, info = CoBertForGroupwiseRanking.from_pretrained(
-        name, dtype=dtype, use_safetensors=True, output_loading_info=True, **fields
-    )
-    if info["missing_keys"]:
-        missing = sorted(info["missing_keys"])
-        raise ValueError(f"{name}: the checkpoint lacks {len(missing)} weights, such as {missing[0]!r}")
+    with _named(name, "it cannot be loaded, so its weights or its config.json are damaged"):
+        model, info = CoBertForGroupwiseRanking.from_pretrained(
+            name,
+            dtype=dtype,
+            use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are told below, by name
+            **fields,
+        )
+    if info["missing_keys"] or info["mismatched_keys"] or (model.loading_faults and not fields):
+        raise ValueError(f"{model.loading_faults}. Load a whole checkpoint, with the config.json it was saved with")
+    model.loading_faults = ""
     return model
+
+
+@contextmanager
+def _named(name: str | os.PathLike, fault: str) -> Iterator[None]:
+    """Errors of a damaged folder, which have no class in common, as a `ValueError` that names it."""
+    try:
+        yield
+    except (OSError, ImportError):  # these name the file, or what is not installed
+        raise
+    except Exception as error:
+        raise ValueError(f"{name}: {fault} ({type(error).__name__}: {error})") from error

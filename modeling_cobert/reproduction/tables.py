@@ -11,8 +11,8 @@ from ..cost.tables import COST_COLUMNS, NOT_PUBLISHED, cost_table
 from ..evaluation.measures import Evaluation
 from ..evaluation.report import Section, comparison_sections, cutoff_means, write_report
 from ..evaluation.results import write_json
-from ..evaluation.significance import Comparison, compare_runs, marks, symbol
-from ..evaluation.tables import WORSE, Cell, Table, to_markdown
+from ..evaluation.significance import Comparison, compare_runs, legend, marks
+from ..evaluation.tables import Cell, Table, to_markdown
 from ..steps.files import atomic_open
 from .paper_figures import COLLECTIONS, MEASURES, PUBLISHED
 from .rows import STUDY
@@ -59,9 +59,7 @@ def effectiveness_table(
         if paper:
             line += [f"{value:.4f}" for value in PUBLISHED[paper].get(row.name, ())] or [NOT_PUBLISHED] * 3
         rows.append(line)
-    notes = [f"{symbol(i)} significantly better than {name} ({TEST})" for i, name in enumerate(baselines)]
-    if any(c.significant and not c.better for c in comparisons):
-        notes.append(f"{WORSE} before a symbol: significantly worse")
+    notes = legend(comparisons, baselines, TEST)
     notes += _notes(work, evaluations)
     if paper:
         notes.append(f"paper: the published figures on {COLLECTIONS[paper]}; {NOT_PUBLISHED} none published")

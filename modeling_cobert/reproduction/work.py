@@ -10,7 +10,6 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from accelerate import PartialState
-from transformers import AutoTokenizer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..baselines.bert_qe import BertQeOptions
@@ -23,7 +22,7 @@ from ..collections.view import CollectionView, expanded_view, open_view, queries
 from ..data.rows import build_rows, load_rows
 from ..data.selection import select_passages
 from ..evaluation.measures import Evaluation, evaluate_run
-from ..passages_cobert import PairTokenizer
+from ..passages_cobert import PairTokenizer, load_tokenizer
 from ..retrieval.options import RetrievalOptions
 from ..retrieval.retrieve import RUN, retrieve_to_folder
 from ..steps.folders import SETTINGS, claim_folder, read_settings, write_settings
@@ -179,8 +178,7 @@ class Reproduction:
     @cache  # noqa: B019  one object lives as long as the program
     def _check_lengths(self, start: str, expanded: bool) -> None:
         """A query that leaves no room for a passage must not be found after hours."""
-        tokenizer = AutoTokenizer.from_pretrained(getattr(self.systems, start), trust_remote_code=False)
-        pairs = PairTokenizer(tokenizer, self.selection.max_length)
+        pairs = PairTokenizer(load_tokenizer(getattr(self.systems, start)), self.selection.max_length)
         for query_id, text in (self.expanded if expanded else self.view).queries().items():
             try:
                 pairs.query(text)

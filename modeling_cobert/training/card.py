@@ -106,6 +106,7 @@ def _results(results: Mapping, first_stage: str) -> str:
 def _facts(settings: Mapping, results: Mapping) -> str:
     training, model, teacher = settings["training"], settings["model"], settings.get("teacher")
     alone = teacher is not None and teacher["weight"] == 1
+    by_steps = training["max_steps"] > 0  # which overrides the epochs
     facts = {
         "encoder": model.get("encoder"),
         "calibrator": model.get("calibrator"),
@@ -116,7 +117,8 @@ def _facts(settings: Mapping, results: Mapping) -> str:
         "encoder frozen": "yes" if settings["freeze_encoder"] else "no",
         "groups a step": settings["groups_a_step"],
         "order of the groups": settings["feed_order"],
-        "epochs": f"{training['num_train_epochs']:g}",
+        "steps": training["max_steps"] if by_steps else None,
+        "epochs": None if by_steps else f"{training['num_train_epochs']:g}",
         "best epoch": f"{results['epoch']:g}" if "epoch" in results else None,
         "learning rate": f"{training['learning_rate']:g}",
         "warm-up": f"{training['warmup_steps']:g}",

@@ -8,14 +8,12 @@ from pathlib import Path
 
 import torch
 from accelerate import PartialState
-from safetensors import safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from ..modeling_cobert import CoBertForGroupwiseRanking
 from ..passages_cobert import PairTokenizer, default_batch_tokens, map_rows
 from ..selection_cobert import BiEncoderSelector
-from ..steps.files import atomic_open
+from ..steps.blocks import BlockFile, write_blocks
 from ..steps.hashing import Fingerprint, config_sha256
 from ..steps.progress import progress_bar
 from ..steps.shards import fill
@@ -23,6 +21,8 @@ from ..steps.shards import fill
 logger = logging.getLogger(__name__)
 
 PAIRS_A_FILE = 4096
+# Part of a cache's name: files of another layout are never met.
+LAYOUT = 2
 
 
 class StoredVectors:
@@ -43,27 +43,31 @@ class StoredVectors:
     def __init__(self, rows, folder: str | os.PathLike, made: Fingerprint, width: int, device: torch.device):
         self.rows, self.width, self.device = rows, width, device
         self.files: list[list[int]] = []  # the rows of each file
-        self.places: dict[str, tuple[int, int, int]] = {}  # query id to file, first and last vector
+        self.sizes: list[list[int]] = []  # how many vectors each of these has: a block of the file
+        self.places: dict[str, tuple[int, int]] = {}  # query id to file and block
         self.count, filled = 0, PAIRS_A_FILE
+        made.add(LAYOUT)
         for i, row in enumerate(rows):
             made.add([row["query"], row["passages"]])
             if filled >= PAIRS_A_FILE:
                 self.files.append([])
+                self.sizes.append([])
                 filled = 0
+            self.places[row["query_id"]] = (len(self.files) - 1, len(self.files[-1]))
             self.files[-1].append(i)
-            self.places[row["query_id"]] = (len(self.files) - 1, filled, filled + len(row["passages"]))
+            self.sizes[-1].append(len(row["passages"]))
             filled += len(row["passages"])
             self.count += len(row["passages"])
         self.folder = Path(folder) / str(made)[:32]
         self.paths = [self.folder / f"{number:05d}.safetensors" for number in range(len(self.files))]
-        self._opened: dict[int, safe_open] = {}
+        self._opened: dict[int, BlockFile] = {}
 
     def __call__(self, query_id: str) -> Tensor:
-        """The vectors `(documents, width)` of a query's candidates."""
-        number, start, end = self.places[query_id]
+        """The vectors `(documents, width)` of a query's candidates; a damaged file is an error."""
+        number, block = self.places[query_id]
         if number not in self._opened:
-            self._opened[number] = safe_open(self.paths[number], "pt")
-        return self._opened[number].get_slice("vectors")[start:end]
+            self._opened[number] = BlockFile(self.paths[number], self.sizes[number])
+        return self._opened[number][block]
 
     def make(self, rows: Sequence[Mapping], batch_tokens: int) -> Tensor:
         """The vectors `(candidates, width)` of some rows, one after the other."""
@@ -78,7 +82,7 @@ class StoredVectors:
             state (`PartialState`, *optional*): the processes that share the work.
         """
         state = state or PartialState()
-        missing = sum(end - start for number, start, end in self.places.values() if not self.paths[number].exists())
+        missing = sum(sum(sizes) for path, sizes in zip(self.paths, self.sizes, strict=True) if not path.exists())
         if missing and state.is_main_process:
             self._check_space(missing)
         batch_tokens = batch_tokens or default_batch_tokens(self.device)
@@ -89,8 +93,7 @@ class StoredVectors:
     @torch.no_grad()
     def _encode(self, number: int, batch_tokens: int) -> int:
         encoded = self.make([self.rows[i] for i in self.files[number]], batch_tokens)
-        with atomic_open(self.paths[number], "wb") as file:
-            file.write(save({"vectors": encoded.float().cpu().contiguous()}))
+        write_blocks(self.paths[number], encoded.float(), self.sizes[number])
         return len(encoded)
 
     def _check_space(self, missing: int) -> None:

@@ -464,3 +464,21 @@ def test_vectors_lie_in_several_files_and_each_document_finds_its_own(folder, tm
     one, many = documents_of(tmp_path / "one-file"), documents_of(tmp_path / "many-files")
     assert [row.pop("score") for row in many] == pytest.approx([row.pop("score") for row in one], abs=1e-5)
     assert many == one
+
+
+def test_damaged_vectors_are_not_used(folder, tmp_path, monkeypatch):
+    fill = stored_passages.fill
+
+    def fill_and_damage(paths, *rest):
+        fill(paths, *rest)
+        content = paths[0].read_bytes()
+        paths[0].write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+    monkeypatch.setattr(stored_passages, "fill", fill_and_damage)
+    with pytest.raises(ValueError, match="00000.safetensors: damaged.*block .*: remove it and run again"):
+        select(folder, tmp_path / "out", "bi-encoder")
+    monkeypatch.undo()
+    (tmp_path / "out" / "vectors" / "00000.safetensors").unlink()
+    select(folder, tmp_path / "out", "bi-encoder")
+    select(folder, tmp_path / "whole", "bi-encoder")
+    assert documents_of(tmp_path / "out") == documents_of(tmp_path / "whole")

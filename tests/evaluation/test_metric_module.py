@@ -56,6 +56,16 @@ def test_bad_rows(ranking, doc_ids, scores, message):
         ranking.compute(predictions=predictions, references=references)
 
 
+@pytest.mark.parametrize("grade", [0.5, -1.25, float("nan"), float("inf"), None])
+def test_grades_are_whole_numbers(ranking, grade):
+    prediction = {"query_id": "q", "doc_ids": ["a", "b"], "scores": [1.0, 0.5]}
+    reference = {"query_id": "q", "doc_ids": ["b", "a"], "grades": [1, grade]}
+    with pytest.raises(ValueError, match=f"query 'q', document 'a' has the grade {grade}: grades are whole numbers"):
+        ranking.compute(predictions=[prediction], references=[reference])
+    reference["grades"] = [0, 2.0]
+    assert ranking.compute(predictions=[prediction], references=[reference], measures=["nDCG@20"]) == {"nDCG@20": 1.0}
+
+
 def test_two_rows_of_one_query(ranking):
     prediction = {"query_id": "q", "doc_ids": ["a"], "scores": [1.0]}
     reference = {"query_id": "q", "doc_ids": ["a"], "grades": [1]}

@@ -134,7 +134,7 @@ def test_several_baselines_daggers_and_correction():
     assert [(c.run, c.baseline) for c in plain] == [("middle", "low"), ("high", "low"), ("high", "middle")]
     assert marks(plain, ["low", "middle"], "high", "P@20") == ("†‡", "")
     worse = compare_runs(results, ["high", "middle"])
-    assert marks(worse, ["high", "middle"], "low", "P@20") == ("", "†‡")
+    assert marks(worse, ["high", "middle"], "low", "P@20") == ("", "↓†↓‡")
     corrected = compare_runs(results, ["low", "middle"], correction="holm")
     assert [c.p_value for c in corrected] == holm([c.p_t_test for c in plain])
     by_chance = compare_runs(results, ["low"], test="randomisation", samples=1000)

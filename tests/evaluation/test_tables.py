@@ -2,6 +2,7 @@
 
 import html.parser
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -26,7 +27,7 @@ from modeling_cobert.evaluation.tables import (
 HOSTILE = ["<script>alert(1)</script>", "a|b", "50% & $x_1^2$ {\\cmd} ~#", "`code` *b* [l](u)", "\x1b[31mred", "\"'"]
 TABLE = Table(
     ["Run", "P@20"],
-    [["BM25", "0.5"], ["ours", Cell("0.75", "†‡", bold=True)], ["worse", Cell("0.25", "", "†")]],
+    [["BM25", "0.5"], ["ours", Cell("0.75", "†‡", bold=True)], ["worse", Cell("0.25", "", "↓†")]],
     title="Title",
     notes=["note"],
 )
@@ -147,16 +148,48 @@ def test_tables_of_a_comparison():
     comparisons = compare_runs(results, ["base"], correction="holm")
     table = results_table(results, comparisons, ["base"], "t-test")
     assert table.rows[1] == ["ours", Cell("0.5500", "†", "", True), "12.5%"]
-    assert table.rows[2][1] == Cell("0.0000", "", "†", False)
+    assert table.rows[2][1] == Cell("0.0000", "", "↓†", False)
     assert table.notes == [
         "† significantly better than base (t-test)",
-        "↓ before a symbol: significantly worse",
+        "↓† significantly worse than base (t-test)",
         "12 queries",
         "ours: 1 queries without results count as zero",
     ]
     changes = changes_table(comparisons, corrected=True)
     assert changes.columns[6] == "p (Holm)" and changes.rows[0][:4] == ["ours", "base", "P@20", "+450.0%"]
     assert changes.rows[1][-3:] == ["0", "8", "4"]
+
+
+@pytest.mark.parametrize(
+    ("look", "worse", "mixed"),
+    [
+        (to_terminal, "0.2000↓†↓‡", "0.4000‡↓†"),
+        (to_markdown, "0.2000↓†↓‡", "0.4000‡↓†"),
+        (to_latex, r"0.2000$^{\downarrow\dagger\downarrow\ddagger}$", r"0.4000$^{\ddagger\downarrow\dagger}$"),
+        (
+            to_html,
+            '0.2000<span class="marks"><sup class="worse">↓†↓‡</sup></span>',
+            '0.4000<span class="marks"><sup>‡</sup><sup class="worse">↓†</sup></span>',
+        ),
+    ],
+)
+def test_each_baseline_has_a_mark_of_its_own_for_each_direction(look, worse, mixed):
+    values = {"bad": 0.2, "between": 0.4, "low": 0.3, "high": 0.6}
+    results = {
+        name: evaluation({f"q{i}": value + 0.001 * (i % (2 + k)) for i in range(12)})
+        for k, (name, value) in enumerate(values.items())
+    }
+    results = {name: replace(found, means={"P@20": values[name]}) for name, found in results.items()}
+    baselines = ["high", "low"]
+    table = results_table(results, compare_runs(results, baselines), baselines, "t-test")
+    assert table.notes[:4] == [
+        "† significantly better than high (t-test)",
+        "↓† significantly worse than high (t-test)",
+        "‡ significantly better than low (t-test)",
+        "↓‡ significantly worse than low (t-test)",
+    ]
+    made = look(table).replace("\n", "")
+    assert worse in made and mixed in made
 
 
 @pytest.mark.parametrize("look", [to_terminal, to_markdown, to_latex, to_html])

@@ -1,5 +1,8 @@
 """Re-ranking of query sets: against `model.rerank`, what is done once and never mixed, and what may go wrong."""
 
+import json
+import re
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -8,7 +11,9 @@ import tiny_collection
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
+from modeling_cobert import cli
 from modeling_cobert.collections.collection import open_collection
 from modeling_cobert.collections.trec import trec_order
 from modeling_cobert.data.groups import GroupOptions
@@ -223,5 +228,54 @@ def test_a_checkpoint_without_all_its_weights_is_refused(tmp_path):
     tiny.checkpoint(tmp_path / "model", use_scorer=False)
     path = tmp_path / "model" / "config.json"
     path.write_text(path.read_text().replace('"use_scorer": false', '"use_scorer": true'))
-    with pytest.raises(ValueError, match="the checkpoint lacks .* weights, such as 'scorer"):
+    with pytest.raises(ValueError, match="not those of its config: .* missing, such as scorer"):
         Ranker.load(str(tmp_path / "model"))
+
+
+def damage(folder, what):
+    weights, path = folder / "model.safetensors", folder / "config.json"
+    config, content = json.loads(path.read_text()), weights.read_bytes()
+    if what in ("empty", "header", "half"):
+        weights.write_bytes(content[: {"empty": 0, "header": 1000, "half": len(content) // 2}[what]])
+    elif what == "shape":
+        save_file({**load_file(weights), "classifier.weight": torch.zeros(2, tiny.HIDDEN)}, weights, {"format": "pt"})
+    elif what == "tokenizer":
+        (folder / "tokenizer.json").write_text('{"version": "1.0"}')
+    elif what == "no JSON":
+        path.write_text("{")
+    else:
+        part, name, value = what
+        (config if part is None else config[part])[name] = value
+        path.write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("empty", "model: it cannot be loaded, so its weights or its config.json are damaged .*header too small"),
+        ("header", "model: it cannot be loaded, so its weights or .*invalid header length"),
+        ("half", "model: it cannot be loaded, so its weights or .*not fully covered"),
+        ("shape", r"1 of another shape, such as classifier.weight \(2, 24\) for \(1, 24\). Load a whole"),
+        ("tokenizer", "model: its tokenizer cannot be read"),
+        ("no JSON", "model/config.json' is not a valid JSON file"),
+        (
+            (None, "encoder_pooling", "max"),
+            "its config.json cannot be used .*'encoder_pooling' expected one of",
+        ),
+        ((None, "group_overlap", 99), "model: its config.json cannot be used .*`group_overlap` must be"),
+        ((None, "dtype", "float99"), "model: its config.json cannot be used .*float99"),
+        (("encoder_config", "hidden_act", "nothing"), "model: it cannot be loaded, so its .*'nothing'"),
+        (("encoder_config", "num_attention_heads", 0), "model: it cannot be loaded, so its .*ZeroDivisionError"),
+        (("encoder_config", "num_hidden_layers", 3), "32 too many, such as encoder.encoder.layer.3"),
+        (("encoder_config", "vocab_size", 20), r"such as encoder.embeddings.word_embeddings.weight \(85, 24\)"),
+    ],
+)
+def test_damaged_folders_are_told(what, message, folder, tmp_path, capsys):
+    damage(tiny.checkpoint(tmp_path / "model"), what)
+    options = ["--model", str(tmp_path / "model"), "--collection", str(folder), "--run", str(folder / "run.trec")]
+    with pytest.raises(SystemExit) as ended:
+        cli.run("eval", [*options, "--output", str(tmp_path / "out"), "--use_cpu"])
+    assert ended.value.code == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: ") and re.search(message, error)
+    assert not (tmp_path / "out").exists()

@@ -23,6 +23,7 @@ RESULTS = {
 }
 TRAINING = {
     "num_train_epochs": 5.0,
+    "max_steps": -1,
     "learning_rate": 3e-6,
     "warmup_steps": 0.1,
     "lr_scheduler_type": "linear",
@@ -101,6 +102,14 @@ def test_no_path_and_no_markup_of_others(tmp_path):
     assert "`my-cross-encoder` picks" in made.text.replace("\n", " ").replace("\\-", "-") and "bm25.trec" in made.text
     assert "<img" not in made.text.replace("\\<img", "") and "\n# heading" not in made.text
     assert made.data.datasets == ["evil-img-src-x-code-link-http-x-heading"]
+
+
+def test_it_says_what_was_trained(tmp_path):
+    assert "| epochs | 5 |" in card(tmp_path / "epochs").text and "| steps |" not in card(tmp_path / "epochs").text
+    whole = settings() | {"training": TRAINING | {"max_steps": 2}}
+    write_card(tmp_path, tiny.config(), {"collection": "cranfield"}, whole, {})
+    text = (tmp_path / "README.md").read_text()
+    assert "| steps | 2 |" in text and "| epochs |" not in text
 
 
 def test_a_teacher_is_one_line(tmp_path):

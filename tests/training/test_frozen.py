@@ -102,6 +102,24 @@ def test_resumes_file_by_file(model, data, tmp_path, monkeypatch):
     assert files(again) == files(whole)
 
 
+@pytest.mark.parametrize(
+    "damage", [lambda content: content[:-4], lambda content: content[:-1] + bytes([content[-1] ^ 1])]
+)
+def test_damaged_files_are_not_used(model, data, tmp_path, damage):
+    frozen = FrozenVectors(model, data, tmp_path / "cache")
+    frozen.encode()
+    last, expected = data[len(data) - 1]["query_id"], files(frozen)
+    frozen.paths[0].write_bytes(damage(expected[0]))
+    again = FrozenVectors(model, data, tmp_path / "cache")
+    again.encode()
+    with pytest.raises(ValueError, match="00000.safetensors: damaged.*: remove it and run again"):
+        again(last)
+    again.paths[0].unlink()
+    once_more = FrozenVectors(model, data, tmp_path / "cache")
+    once_more.encode()
+    assert files(once_more) == expected and len(once_more(last)) == 9
+
+
 def test_shares_of_processes_are_the_whole(model, data, tmp_path, monkeypatch):
     monkeypatch.setattr(frozen_module, "PAIRS_A_FILE", 10)
     whole, shared = (FrozenVectors(model, data, tmp_path / name) for name in ("whole", "shared"))
