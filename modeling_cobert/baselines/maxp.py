@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ..collections.collection import Collection
+from ..collections.judgments import known_judgments
 from ..collections.options import SplitOptions
 from ..data.candidates import Candidates, CutOptions, find_candidates
 from ..data.rows import build_rows
@@ -91,6 +92,7 @@ def build_maxp(
         `dict[str, dict]`: the settings and counts of both.
     """
     output, options, state = Path(output), options or MaxPOptions(), process_state()
+    known_judgments(collection)  # raises what would be found after the work
     candidates = find_candidates(collection, run, options.k, progress=progress and state.is_main_process)
     made = {}
     for name in ("train", "test"):

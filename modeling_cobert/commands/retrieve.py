@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..collections.collection import Collection, read_queries
+from ..collections.judgments import check_grades, check_known_documents
 from ..collections.options import CollectionOptions
 from ..collections.trec import write_run
 from ..evaluation.measures import mean_values, parse_measures
@@ -68,6 +69,8 @@ def judgments(collection: Collection, queries: dict[str, str], skip_missing: boo
         raise ValueError(f"{collection.name}: {len(unknown)} judged queries have no text, such as {unknown[0]!r}")
     if unknown:
         logger.warning("%d judged queries have no text, such as %r; skipped", len(unknown), unknown[0])
+    check_grades(qrels, collection.qrels_source())
+    check_known_documents(qrels, collection)
     return {query_id: grades for query_id, grades in qrels.items() if query_id in queries}
 
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from ..collections.collection import Collection
 from ..collections.folds import Fold, read_folds, write_folds
-from ..collections.judgments import known_judgments
+from ..collections.judgments import check_found_documents, check_grades, known_judgments
 from ..collections.options import SplitOptions
 from ..collections.splits import SplitPlan, plan_splits
 from ..collections.trec import read_qrels, write_qrels
@@ -91,6 +91,11 @@ class RowsFolder:
         """The first stage, documents best first."""
         columns = self.dataset().select_columns(["query_id", "doc_ids", "first_stage_scores"])
         return {row["query_id"]: dict(zip(row["doc_ids"], row["first_stage_scores"], strict=True)) for row in columns}
+
+    def check_judgments(self, qrels: Mapping[str, Mapping[str, int]], source: str | os.PathLike | None = None) -> None:
+        """Some document must be relevant, and some judged one a candidate; the judgments are the folder's, or given."""
+        check_grades(qrels, str(source or self.folder / "qrels.trec"))
+        check_found_documents(qrels, [self.run], str(source or self.folder / "qrels.trec"), str(self.folder))
 
     @cached_property
     def _dataset(self) -> datasets.Dataset:

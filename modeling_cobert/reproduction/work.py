@@ -21,7 +21,7 @@ from ..collections.options import CollectionOptions, SplitOptions
 from ..collections.trec import read_run, write_run
 from ..collections.view import CollectionView, expanded_view, open_view, queries_under_test
 from ..data.rows import build_rows, load_rows
-from ..data.selection import select_passages
+from ..data.selection import check_selector, select_passages
 from ..evaluation.measures import Evaluation, evaluate_run
 from ..passages_cobert import PairTokenizer
 from ..retrieval.options import RetrievalOptions
@@ -169,6 +169,7 @@ class Reproduction:
 
     def check(self) -> None:
         """What can be known to fail fails here: rows begun with other settings, queries that do not fit."""
+        check_selector(self.selection)
         for name in self.rows:
             if (self.folder(name) / SETTINGS).exists():
                 claim_folder(self.folder(name), self.settings(self.rows[name]))

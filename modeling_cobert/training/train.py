@@ -210,6 +210,7 @@ class SplitTraining:
             claim_folder(self.folder, self.settings)
 
     def _check_judgments(self) -> None:
+        self.rows.check_judgments(self.rows.qrels)
         if not (self.train_rows or self.rows).judged and self.teacher_options.weight < 1:
             raise ValueError(
                 f"{(self.train_rows or self.rows).folder}: rows without judgments: give --teacher and "
