@@ -22,6 +22,8 @@ from itertools import pairwise
 from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn
 
+from .steps.failures import told
+
 if TYPE_CHECKING:
     from transformers import HfArgumentParser
 
@@ -99,11 +101,13 @@ def run(name: str, argv: Sequence[str] | None = None) -> None:
         # Whoever reads our output has enough of it (`cobert ... | head`); Python must not flush into the pipe again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
-    except (ValueError, OSError, ImportError) as error:
+    except Exception as error:
         _fail(error, "--debug" in argv)
     except KeyboardInterrupt:
         print("interrupted: the same command goes on from what is finished", file=sys.stderr)
         sys.exit(130)
+    finally:
+        _forget_claims()
 
 
 def parse(name: str, module: ModuleType, argv: Sequence[str]) -> tuple:
@@ -164,9 +168,15 @@ def _spell_out(argv: Sequence[str], flags: Iterable[str]) -> list[str]:
 def _fail(error: Exception, debug: bool) -> NoReturn:
     if debug:
         traceback.print_exc()
-    message = " ".join(str(error).split()) or type(error).__name__
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {told(error)}", file=sys.stderr)
     sys.exit(1)
+
+
+def _forget_claims() -> None:
+    """Output folders are free again, and those in which nothing was made yet are gone."""
+    folders = sys.modules.get(f"{__package__}.steps.folders")
+    if folders is not None:
+        folders.forget_claims()
 
 
 def _leave_together() -> None:

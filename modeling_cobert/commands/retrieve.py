@@ -18,6 +18,7 @@ from ..collections.trec import write_run
 from ..evaluation.measures import mean_values, parse_measures
 from ..retrieval.options import RetrievalOptions
 from ..retrieval.retrieve import retrieve
+from ..steps.folders import check_writable
 
 logger = logging.getLogger(__name__)
 
@@ -78,13 +79,13 @@ def main(collection_args: CollectionOptions, args: OutputArguments, options: Ret
     """Writes the run; returns its measures, if they were asked for."""
     if Path(args.output).is_dir():
         raise ValueError(f"{args.output}: is a folder; --output is the name of a file")
-    Path(args.output).parent.mkdir(parents=True, exist_ok=True)
     path, skip_missing = collection_args.queries, collection_args.skip_missing
     collection = replace(collection_args, queries=None).open()
     replaced = {} if path is None else read_queries(path)
     own = own_queries(collection, replaced)
     queries = own if path is None else replace_texts(own, replaced, path, skip_missing)
     qrels = judgments(collection, own, skip_missing) if args.evaluate else {}
+    check_writable(Path(args.output).parent, "--output")
     run = retrieve(collection, options, args.k, queries)
     write_run(args.output, run, args.tag or options.first_stage)
     print(f"{args.output}: {len(run)} queries, {sum(map(len, run.values()))} lines")

@@ -2,20 +2,42 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
-from .files import write_json
+from .files import atomic_open, write_json
+from .locks import drop_lock, take_lock
 
-SETTINGS = "settings.json"
+SETTINGS, LOCK = "settings.json", ".lock"
+# How fast a step is done, not what comes out: a resumption may change it. In what portions, only once it is done.
+PASSING, LAYOUT = ("batch_tokens",), ("shard_queries",)
+# The most differences that an error names.
+MOST = 6
+
+
+@dataclass
+class _Claim:
+    """A folder that this process works in: its open lock, if it has one, and the folders that were made for it."""
+
+    lock: IO | None
+    made: list[Path]
+    fresh: bool
+
+
+# By path. What is here is this process's own until the step is done, is released, or the process ends.
+_claims: dict[Path, _Claim] = {}
 
 
 def claim_folder(folder: str | os.PathLike, settings: Mapping) -> dict | None:
     """
     Takes `folder` for a step, before any work: new, or begun with the very same settings.
 
-    What a killed process left under a temporary name is removed. A folder that was begun with other settings, or that
-    holds files of something else, is an error: results of two settings are never mixed.
+    What a killed process left under a temporary name is removed. A folder that was begun with other settings, that
+    holds files of something else, or that another process works in, is an error: results of two settings are never
+    mixed. Of the processes that `torchrun` started, the main one locks for all.
 
     Args:
         folder (`str` or `os.PathLike`): where the step writes.
@@ -25,30 +47,118 @@ def claim_folder(folder: str | os.PathLike, settings: Mapping) -> dict | None:
         `dict` or `None`: the finished step's settings and `counts`, or `None` where there is still work to do.
     """
     folder, settings = Path(folder), json.loads(json.dumps(settings))
+    done = _compare(folder, settings)
+    if done is not None:
+        return done
+    missing = _missing_folders(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    if folder.resolve() not in _claims:
+        try:
+            lock = take_lock(folder / LOCK) if _is_main_process() else None
+        except ValueError:
+            _remove_folders(missing)
+            raise
+        _claims[folder.resolve()] = _Claim(lock, missing, not (folder / SETTINGS).exists())
+    try:
+        done = _compare(folder, settings)  # again: another process may have been here before the lock was ours
+        for left in folder.rglob(".*.tmp"):
+            left.unlink(missing_ok=True)
+        if done is None and not (folder / SETTINGS).exists():
+            write_settings(folder, settings, None)
+    except BaseException:
+        forget_claims(folder)
+        raise
+    if done is not None:
+        release_folder(folder)
+    return done
+
+
+def check_folder(folder: str | os.PathLike, settings: Mapping) -> dict | None:
+    """Says what [`claim_folder`] would say, and changes nothing."""
+    folder = Path(folder)
+    done = _compare(folder, json.loads(json.dumps(settings)))
+    if done is None and _is_main_process() and folder.resolve() not in _claims and (folder / LOCK).exists():
+        drop_lock(take_lock(folder / LOCK), folder / LOCK)
+    return done
+
+
+def release_folder(folder: str | os.PathLike) -> None:
+    """Lets other processes work in a folder that this one has claimed; [`write_settings`] does so with counts."""
+    claim = _claims.pop(Path(folder).resolve(), None)
+    if claim is not None and claim.lock is not None:
+        drop_lock(claim.lock, Path(folder) / LOCK)
+
+
+def forget_claims(only: str | os.PathLike | None = None) -> None:
+    """After an error: releases what is claimed, and removes claimed folders in which nothing has been made yet."""
+    for folder in list(_claims) if only is None else [Path(only).resolve()]:
+        claim = _claims[folder]
+        release_folder(folder)
+        there = sorted(folder.rglob("*"), reverse=True)  # what lies in a folder before it
+        if claim.fresh and _is_main_process() and all(path.is_dir() or path == folder / SETTINGS for path in there):
+            (folder / SETTINGS).unlink(missing_ok=True)
+            _remove_folders([*(path for path in there if path.is_dir()), *claim.made])
+
+
+def check_writable(folder: str | os.PathLike, option: str) -> None:
+    """Writes and removes a small file: what cannot be written must fail before the work, not after."""
+    folder = Path(folder)
+    missing = _missing_folders(folder)
+    try:
+        probe = folder / ".probe"
+        with atomic_open(probe, "wb") as file:
+            file.write(b"\0" * 4096)
+        probe.unlink()
+    except OSError as error:
+        raise OSError(f"{folder}: cannot write into the output folder ({error}): choose another {option}") from error
+    finally:
+        _remove_folders(missing)
+
+
+def _compare(folder: Path, settings: dict) -> dict | None:
+    """The finished step that is there, if any; other settings and other files are errors."""
     if (folder / SETTINGS).exists():
         known = read_settings(folder)
         counts = known.pop("counts")
-        if known != settings:
+        passing = PASSING if counts is None else PASSING + LAYOUT
+        before, now = ({k: v for k, v in one.items() if k not in passing} for one in (known, settings))
+        if before != now:
             raise ValueError(
-                f"{folder / SETTINGS}: begun with other settings: {_differences(known, settings)}. "
+                f"{folder / SETTINGS}: begun with other settings: {_differences(before, now)}. "
                 "Give another output folder, or remove this one to start over."
             )
-        for left in folder.rglob(".*.tmp"):
-            left.unlink(missing_ok=True)
         return None if counts is None else known | {"counts": counts}
-    for left in folder.glob(f".{SETTINGS}.*.tmp"):
-        left.unlink(missing_ok=True)
-    others = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder}: is a file: give another folder")
+    kept = (path.name for path in folder.iterdir()) if folder.is_dir() else ()
+    others = sorted(name for name in kept if name != LOCK and not (name.startswith(".") and name.endswith(".tmp")))
     if others:
         raise ValueError(f"{folder}: not empty and not of this step (there is {others[0]!r}): give another folder")
-    write_settings(folder, settings, None)
     return None
+
+
+def _is_main_process() -> bool:
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _missing_folders(folder: Path) -> list[Path]:
+    """The folder and those above it that do not exist, the lowest first."""
+    return [path for path in (folder, *folder.parents) if not path.exists()]
+
+
+def _remove_folders(folders: Iterable[Path]) -> None:
+    """Removes those that are empty, the lowest first."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def write_settings(folder: str | os.PathLike, settings: Mapping, counts: Mapping | None) -> dict:
     """Writes the settings with the counts of a finished step (or `None` for one begun), and returns both together."""
     content = {**settings, "counts": counts}
     write_json(Path(folder) / SETTINGS, content)
+    if counts is not None:
+        release_folder(folder)
     return content
 
 
@@ -86,8 +196,21 @@ def read_settings(
 
 
 def _differences(known: dict, wanted: dict) -> str:
-    keys = [key for key in dict.fromkeys([*known, *wanted]) if known.get(key) != wanted.get(key)]
-    return ", ".join(f"{key} is {_short(known.get(key))}, now {_short(wanted.get(key))}" for key in keys)
+    told = [
+        f"{path} is {_short(known_value)}, now {_short(wanted_value)}"
+        for path, known_value, wanted_value in _different(known, wanted)
+    ]
+    return ", ".join(told[:MOST]) + (f", and {len(told) - MOST} more" if len(told) > MOST else "")
+
+
+def _different(known: dict, wanted: dict, above: str = "") -> Iterator[tuple[str, object, object]]:
+    """The innermost keys that differ, as a path, with both values."""
+    for key in dict.fromkeys([*known, *wanted]):
+        one, other = known.get(key), wanted.get(key)
+        if isinstance(one, dict) and isinstance(other, dict):
+            yield from _different(one, other, f"{above}{key}.")
+        elif one != other:
+            yield f"{above}{key}", one, other
 
 
 def _short(value: object) -> str:
