@@ -106,8 +106,6 @@ def run(name: str, argv: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("interrupted: the same command goes on from what is finished", file=sys.stderr)
         sys.exit(130)
-    finally:
-        _forget_claims()
 
 
 def parse(name: str, module: ModuleType, argv: Sequence[str]) -> tuple:
@@ -170,13 +168,6 @@ def _fail(error: Exception, debug: bool) -> NoReturn:
         traceback.print_exc()
     print(f"error: {told(error)}", file=sys.stderr)
     sys.exit(1)
-
-
-def _forget_claims() -> None:
-    """Output folders are free again, and those in which nothing was made yet are gone."""
-    folders = sys.modules.get(f"{__package__}.steps.folders")
-    if folders is not None:
-        folders.forget_claims()
 
 
 def _leave_together() -> None:

@@ -20,7 +20,7 @@ from ..data.selection import SelectionOptions, check_length, read_selected, sele
 from ..grouping_cobert import best_first, overlapping_spans
 from ..passages_cobert import default_batch_tokens
 from ..selection_cobert import CrossEncoderSelector, load_selector
-from ..steps.folders import claim_folder, read_settings, write_settings
+from ..steps.folders import claim_folder, claims_end, read_settings, write_settings
 from ..steps.hashing import json_sha256, model_sha256
 from ..steps.processes import process_state
 from ..steps.progress import progress_bar
@@ -178,6 +178,7 @@ def chunk_votes(
     return [votes[key] for key in keys]
 
 
+@claims_end()
 def score_expansions(
     collection: Collection,
     run: str | os.PathLike,

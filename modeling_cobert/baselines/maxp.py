@@ -20,7 +20,7 @@ from ..data.selection import FORMAT as SELECTION_FORMAT
 from ..data.selection import STEP as SELECTION
 from ..data.selection import count_selected, shards_of
 from ..passages_cobert import cut_documents
-from ..steps.folders import claim_folder, write_settings
+from ..steps.folders import claim_folder, claims_end, write_settings
 from ..steps.hashing import json_sha256
 from ..steps.processes import process_state
 from ..steps.progress import progress_bar
@@ -131,6 +131,7 @@ class _Passages:
             },
         }
 
+    @claims_end()
     def write(self, state, progress: bool) -> None:
         settings = self.settings()
         with state.main_process_first():

@@ -19,6 +19,7 @@ from ..evaluation.measures import mean_values, parse_measures
 from ..retrieval.options import RetrievalOptions
 from ..retrieval.retrieve import retrieve
 from ..steps.folders import check_writable
+from .options import check_tag
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,10 @@ class OutputArguments:
         default=None, metadata={"help": "Sixth column of the run; by default the first stage's name."}
     )
     evaluate: bool = field(default=False, metadata={"help": "Also measure the run by the collection's judgments."})
+
+    def __post_init__(self):
+        if self.tag is not None:
+            check_tag(self.tag)
 
 
 ARGUMENTS = (CollectionOptions, OutputArguments, RetrievalOptions)

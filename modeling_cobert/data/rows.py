@@ -19,7 +19,7 @@ from ..collections.options import SplitOptions
 from ..collections.splits import SplitPlan, plan_splits
 from ..collections.trec import read_qrels, write_qrels
 from ..steps.files import atomic_open
-from ..steps.folders import claim_folder, read_settings, write_settings
+from ..steps.folders import claim_folder, claims_end, read_settings, write_settings
 from ..steps.hashing import json_sha256
 from ..steps.shards import QueryShards, read_parquet
 from .rows_card import dataset_card, split_file
@@ -153,6 +153,7 @@ def load_rows(folder: str | os.PathLike) -> RowsFolder:
     return RowsFolder(folder, settings, splits, read_folds(folds) if folds.exists() else None)
 
 
+@claims_end()
 def build_rows(
     selected: str | os.PathLike,
     output: str | os.PathLike,

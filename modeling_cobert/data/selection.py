@@ -24,7 +24,7 @@ from ..selection_cobert import (
     load_selector,
     most_tokens,
 )
-from ..steps.folders import claim_folder, read_settings, write_settings
+from ..steps.folders import claim_folder, claims_end, read_settings, write_settings
 from ..steps.hashing import model_sha256
 from ..steps.processes import process_state
 from ..steps.progress import progress_bar
@@ -82,6 +82,7 @@ class SelectionOptions(CutOptions):
     )
 
 
+@claims_end()
 def select_passages(
     collection: Collection,
     run: str | os.PathLike,
@@ -184,7 +185,7 @@ def one_thread_a_batch() -> Iterator[None]:
 def check_selector(options: SelectionOptions) -> None:
     """What can be known to be wrong with the selector, from its config alone: before any work, and before weights."""
     if options.selector == "self":
-        raise ValueError("--selector self is a model that ranks by itself: choose lexical, first-stage or an encoder")
+        raise ValueError("selector 'self' is the model itself, for re-ranking: choose lexical, first-stage or an encoder")
     if options.selector in BUILT_IN:
         if options.tokenizer is not None:
             check_length("--tokenizer", options.tokenizer, options.max_length)

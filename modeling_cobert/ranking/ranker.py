@@ -24,7 +24,7 @@ from ..reranking_cobert import (
     start_list,
 )
 from ..selection_cobert import BUILT_IN
-from ..steps.folders import claim_folder, release_folder
+from ..steps.folders import claim_folder, claims_end
 from ..steps.hashing import config_sha256, model_sha256
 from ..steps.progress import progress_bar
 from ..steps.shards import QueryShards
@@ -233,6 +233,7 @@ def rerank_queries(
     return run
 
 
+@claims_end()
 def map_queries(
     function: Callable[[str, Callable], dict],
     inputs: Inputs,
@@ -257,7 +258,4 @@ def map_queries(
     show = progress and state.is_main_process
     with progress_bar(desc=description, unit="pairs", total=total, show=show) as bar:
         shards.fill(lambda query_id: function(query_id, bar.update), state)
-    rows = list(shards.read())
-    state.wait_for_everyone()  # others may work here only when all have read
-    release_folder(folder)
-    return rows
+    return list(shards.read())

@@ -26,7 +26,7 @@ from ..evaluation.measures import Evaluation, evaluate_run
 from ..passages_cobert import PairTokenizer
 from ..retrieval.options import RetrievalOptions
 from ..retrieval.retrieve import RUN, retrieve_to_folder
-from ..steps.folders import SETTINGS, claim_folder, read_settings, write_settings
+from ..steps.folders import SETTINGS, claim_folder, claims_end, read_settings, write_settings
 from ..steps.hashing import file_sha256, json_sha256
 from ..training.arguments import VARIANTS, CoBertTrainingArguments, DataOptions, ModelOptions
 from ..training.initial import source_name
@@ -167,6 +167,7 @@ class Reproduction:
             return "begun with other settings"
         return "begun" if counts is None else "done"
 
+    @claims_end()
     def check(self) -> None:
         """What can be known to fail fails here: rows begun with other settings, queries that do not fit."""
         check_selector(self.selection)
@@ -239,6 +240,7 @@ class Reproduction:
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
+    @claims_end()
     def do(self, name: str) -> None:
         """Makes a row's run, unless it is there; interrupted at any fold and step, it goes on."""
         row, folder = self.rows[name], self.folder(name)

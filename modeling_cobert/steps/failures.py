@@ -28,7 +28,7 @@ def told(error: BaseException) -> str:
     if isinstance(error, MemoryError) or "OutOfMemoryError" in names:
         return f"out of memory: take smaller batches or groups ({message or type(error).__name__})"
     loaded = _loaded(error)
-    if isinstance(error, ValueError | OSError | ImportError) or names & _OF_FILES:
+    if isinstance(error, ValueError | OSError | ImportError | FloatingPointError) or names & _OF_FILES:
         if loaded is not None and loaded not in message:
             return f"{loaded}: cannot be loaded ({message or type(error).__name__})"
         return message or type(error).__name__

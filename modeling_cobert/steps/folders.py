@@ -2,8 +2,9 @@
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -61,15 +62,16 @@ def claim_folder(folder: str | os.PathLike, settings: Mapping) -> dict | None:
         _claims[folder.resolve()] = _Claim(lock, missing, not (folder / SETTINGS).exists())
     try:
         done = _compare(folder, settings)  # again: another process may have been here before the lock was ours
-        for left in folder.rglob(".*.tmp"):
+        ours = (folder / SETTINGS).exists()
+        for left in folder.rglob(".*.tmp") if ours else folder.glob(f".{SETTINGS}.*.tmp"):
             left.unlink(missing_ok=True)
         if done is None and not (folder / SETTINGS).exists():
             write_settings(folder, settings, None)
     except BaseException:
-        forget_claims(folder)
+        _forget(folder)
         raise
     if done is not None:
-        release_folder(folder)
+        _release(folder)
     return done
 
 
@@ -82,22 +84,40 @@ def check_folder(folder: str | os.PathLike, settings: Mapping) -> dict | None:
     return done
 
 
-def release_folder(folder: str | os.PathLike) -> None:
-    """Lets other processes work in a folder that this one has claimed; [`write_settings`] does so with counts."""
-    claim = _claims.pop(Path(folder).resolve(), None)
-    if claim is not None and claim.lock is not None:
-        drop_lock(claim.lock, Path(folder) / LOCK)
+@contextmanager
+def claims_end() -> Iterator[None]:
+    """
+    Around a step, as a block or as a decorator: what it claims is free for other processes when it ends. Where it ends
+    with an error, claimed folders in which nothing has been made yet are removed, so that a corrected call can have
+    them.
+    """
+    before = set(_claims)
+    try:
+        yield
+    except BaseException:
+        for folder in _claims.keys() - before:
+            _forget(folder)
+        raise
+    finally:
+        for folder in _claims.keys() - before:
+            _release(folder)
 
 
-def forget_claims(only: str | os.PathLike | None = None) -> None:
-    """After an error: releases what is claimed, and removes claimed folders in which nothing has been made yet."""
-    for folder in list(_claims) if only is None else [Path(only).resolve()]:
-        claim = _claims[folder]
-        release_folder(folder)
-        there = sorted(folder.rglob("*"), reverse=True)  # what lies in a folder before it
-        if claim.fresh and _is_main_process() and all(path.is_dir() or path == folder / SETTINGS for path in there):
-            (folder / SETTINGS).unlink(missing_ok=True)
-            _remove_folders([*(path for path in there if path.is_dir()), *claim.made])
+def _release(folder: Path) -> _Claim | None:
+    claim = _claims.pop(folder.resolve(), None)
+    if claim is not None:
+        drop_lock(claim.lock, folder / LOCK)
+    return claim
+
+
+def _forget(folder: Path) -> None:
+    claim = _release(folder)
+    there = sorted(folder.rglob("*"), reverse=True)  # what lies in a folder before it
+    if claim is None or not claim.fresh or not _is_main_process():
+        return
+    if all(path.is_dir() or path.name == SETTINGS and path.parent.samefile(folder) for path in there):
+        (folder / SETTINGS).unlink(missing_ok=True)
+        _remove_folders([*(path for path in there if path.is_dir()), *claim.made])
 
 
 def check_writable(folder: str | os.PathLike, option: str) -> None:
@@ -122,6 +142,10 @@ def _compare(folder: Path, settings: dict) -> dict | None:
         counts = known.pop("counts")
         passing = PASSING if counts is None else PASSING + LAYOUT
         before, now = ({k: v for k, v in one.items() if k not in passing} for one in (known, settings))
+        if before.get("step") != now.get("step"):
+            raise ValueError(
+                f"{folder}: this is the folder of {before.get('step')!r}, not of {now.get('step')!r}: give another one"
+            )
         if before != now:
             raise ValueError(
                 f"{folder / SETTINGS}: begun with other settings: {_differences(before, now)}. "
@@ -130,8 +154,8 @@ def _compare(folder: Path, settings: dict) -> dict | None:
         return None if counts is None else known | {"counts": counts}
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder}: is a file: give another folder")
-    kept = (path.name for path in folder.iterdir()) if folder.is_dir() else ()
-    others = sorted(name for name in kept if name != LOCK and not (name.startswith(".") and name.endswith(".tmp")))
+    others = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    others = [name for name in others if name != LOCK and not re.fullmatch(rf"\.{SETTINGS}\..*\.tmp", name)]
     if others:
         raise ValueError(f"{folder}: not empty and not of this step (there is {others[0]!r}): give another folder")
     return None
@@ -158,7 +182,7 @@ def write_settings(folder: str | os.PathLike, settings: Mapping, counts: Mapping
     content = {**settings, "counts": counts}
     write_json(Path(folder) / SETTINGS, content)
     if counts is not None:
-        release_folder(folder)
+        _release(Path(folder))
     return content
 
 
@@ -176,7 +200,8 @@ def read_settings(
     """
     path = Path(folder) / SETTINGS
     if not path.exists():
-        raise FileNotFoundError(f"{path}: not there, so {Path(folder)} is no {step or 'step'}'s folder")
+        cure = f": {made_by} makes one" if made_by else ""
+        raise FileNotFoundError(f"{path}: not there, so {Path(folder)} is no {step or 'step'}'s folder{cure}")
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

@@ -69,6 +69,21 @@ def initial_model(
     return CoBertForGroupwiseRanking.from_bert_pretrained(**paths, **variant, **fields)
 
 
+def check_sources(options: ModelOptions, fold: int | None = None) -> None:
+    """Whether what the model is made of is there, by the configs alone: of every fold, before the first is trained."""
+    for part in ("encoder", "calibrator", "scorer", "checkpoint"):
+        path = in_fold(getattr(options, part), fold)
+        if path is not None:
+            try:
+                config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+            except (OSError, ValueError) as error:
+                raise ValueError(f"--{part} {path}: give the folder or Hub id of a model ({error})") from error
+            if part == "checkpoint" and config.model_type != "cobert":
+                raise ValueError(
+                    f"--checkpoint {path}: a Co-BERT is needed, this is a {config.model_type!r}: name it as --encoder"
+                )
+
+
 def _content_size(settings: dict) -> int:
     """The width of the vectors of the bi-encoder that the rows were selected by."""
     if settings.get("selector_kind") != "bi-encoder":

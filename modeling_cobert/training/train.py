@@ -24,13 +24,13 @@ from ..ranking.inputs import RowsInputs, check_texts
 from ..ranking.seen import add_seen, refuse_seen, seen_queries
 from ..reranking_cobert import content_selector
 from ..steps.files import write_json
-from ..steps.folders import SETTINGS, check_folder, check_writable, claim_folder, read_settings, write_settings
+from ..steps.folders import SETTINGS, check_folder, check_writable, claim_folder, claims_end, read_settings, write_settings
 from .arguments import CoBertTrainingArguments, DataOptions, ModelOptions, TeacherOptions
 from .card import write_card
-from .checks import check_space
+from .checks import check_space, full_disk_named
 from .frozen import ContentVectors, FrozenVectors
 from .gradient_cache import encoder_in_chunks
-from .initial import in_fold, initial_model, source_name, variant_of
+from .initial import check_sources, in_fold, initial_model, source_name, variant_of
 from .interruption import Interruption, last_complete_checkpoint
 from .teacher import read_teacher, teacher_settings
 from .trainer import GroupTrainer
@@ -203,6 +203,7 @@ class SplitTraining:
             if self.args.freeze_encoder:
                 raise ValueError("--train_rows is for training the encoder: leave it out with --freeze_encoder")
             self.train_rows.dataset(self.split.train)  # raises where a query has no row
+        check_sources(self.model_options, self.number)
         _ = self.teacher  # raises where its run does not fit
         refuse_seen(self.settings["seen"], self.rows.name, self.split.test, str(self.folder), CURE)
         if self.main_process:
@@ -223,6 +224,7 @@ class SplitTraining:
                 "False, or rows with a split 'validation' and its judgments"
             )
 
+    @claims_end()
     def run(self) -> dict:
         """Trains and tests, goes on where it was interrupted, or returns the results that are there."""
         PartialState().wait_for_everyone()
@@ -240,7 +242,8 @@ class SplitTraining:
         trainer = self._trainer(model)
         interruption = Interruption()
         trainer.add_callback(interruption)
-        with interruption.listening(), encoder_in_chunks(model, self.args.encoder_chunk_size):
+        chunks = encoder_in_chunks(model, self.args.encoder_chunk_size)
+        with full_disk_named(self.folder), interruption.listening(), chunks:
             trainer.train(resume_from_checkpoint=self._checkpoint())
         trainer.save_model(_internal_call=True)
         results = self._test(trainer, model)
