@@ -129,10 +129,12 @@ def test_an_error_is_one_line_and_exit_code_1(made_up, capsys, kind):
     assert code == 1 and err.startswith("Traceback") and err.endswith("error: a.trec:3: bad\n")
 
 
-def test_a_defect_is_not_dressed_up_as_an_error(made_up):
+def test_a_defect_is_not_dressed_up_as_an_error(made_up, capsys):
     made_up(lambda options: {}["missing"])
-    with pytest.raises(KeyError):
-        cli.main(["made-up"])
+    code, out, err = run(["made-up"], capsys)
+    assert (code, out) == (1, "") and err.count("\n") == 1
+    assert re.match(r"error: KeyError: 'missing' at test_cli.py:\d+. This is a bug in cobert: --debug shows where", err)
+    assert run(["made-up", "--debug"], capsys)[2].startswith("Traceback")
 
 
 def test_wrong_usage_is_exit_code_2(capsys):
