@@ -54,9 +54,11 @@ _BOOLEANS = {"yes", "true", "t", "y", "1", "no", "false", "f", "n", "0"}
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """The docstring as it is, and the default of every option that has one."""
+    """The docstring as it is, the default of every option that has one, and which options must be given."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.required:
+            return f"{action.help} (required)"
         return action.help if action.default in (None, "") else super()._get_help_string(action)
 
 

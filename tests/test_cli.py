@@ -81,6 +81,11 @@ def test_help_lists_and_explains_every_option(name, capsys):
     assert explained["debug"]
 
 
+def test_help_marks_what_must_be_given(capsys):
+    entries = re.split(r"\n  --", run(["retrieve", "--help"], capsys)[1].split("\noptions:\n")[1])
+    assert {re.match(r"\w+", entry)[0] for entry in entries if "(required)" in entry} == {"collection", "output"}
+
+
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_the_commands_in_the_help_are_understood(name):
     module = module_of(name)

@@ -227,7 +227,10 @@ def test_flops_of_a_wrong_folder(encoder, tmp_path, refuse):
 def test_damaged_rows_are_named(encoder, tmp_path, refuse):
     rows = make_rows(tmp_path / "rows")
     (path,) = (rows / "data").glob("train-*.parquet")
-    path.write_bytes(path.read_bytes()[:-9])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:600] + b"\xff" * 300 + whole[900:])  # where the footer does not tell
+    assert f"{rows}: one of its parquet files is damaged" in refuse(*training(rows, encoder, tmp_path / "out"))
+    path.write_bytes(whole[:-9])
     assert f"{path}: damaged" in refuse(*training(rows, encoder, tmp_path / "out"))
     path.unlink()
     assert str(path) in refuse(*training(rows, encoder, tmp_path / "out"))

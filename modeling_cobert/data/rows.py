@@ -102,7 +102,13 @@ class RowsFolder:
         # Not load_dataset(folder): its cache takes two folders of one name and layout for the same dataset, and a
         # folder that was made anew for the old one. This one goes by path and time.
         files = [str((self.folder / split_file(split)).resolve()) for split in self.splits]
-        return datasets.Dataset.from_parquet(files)
+        try:
+            return datasets.Dataset.from_parquet(files)
+        except datasets.exceptions.DatasetGenerationError as error:
+            reason = error.__cause__ or error
+            if isinstance(reason, OSError) and reason.errno is not None:
+                raise reason from error  # the system's own, such as a full disk, names its file
+            raise ValueError(f"{self.folder}: one of its parquet files is damaged ({reason}): make it anew") from error
 
     @cached_property
     def _places(self) -> dict[str, int]:
