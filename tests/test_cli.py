@@ -138,7 +138,9 @@ def test_a_defect_is_not_dressed_up_as_an_error(made_up, capsys):
     made_up(lambda options: {}["missing"])
     code, out, err = run(["made-up"], capsys)
     assert (code, out) == (1, "") and err.count("\n") == 1
-    assert re.match(r"error: KeyError: 'missing' at test_cli.py:\d+. This is a bug in cobert: --debug shows where", err)
+    assert re.match(
+        r"error: KeyError: 'missing' at test_cli.py:\d+. This is a bug in cobert: --debug shows where", err
+    )
     assert run(["made-up", "--debug"], capsys)[2].startswith("Traceback")
 
 

@@ -47,8 +47,8 @@ def check_grades(qrels: Mapping[str, Mapping[str, int]], source: str) -> None:
     grades = [grade for judged in qrels.values() for grade in judged.values()]
     if max(grades, default=1) <= 0:
         raise ValueError(
-            f"{source}: not one of its {len(grades)} grades is above 0, so that no document is relevant, nothing can be "
-            "learnt and every measure is 0: give judgments with grades of 1 and more"
+            f"{source}: not one of its {len(grades)} grades is above 0: no document is relevant, nothing can be "
+            "learnt, and every measure is 0: give judgments with grades of 1 and more"
         )
 
 
@@ -58,7 +58,8 @@ def check_known_documents(qrels: Mapping[str, Mapping[str, int]], collection: Co
     if any(collection.lookup(named[start : start + _LOOKUP]) for start in range(0, len(named), _LOOKUP)):
         return
     if named:
-        raise _other_ids(collection.qrels_source(), named[0], next(iter(collection.documents())).doc_id, collection.name)
+        known = next(iter(collection.documents())).doc_id
+        raise _other_ids(collection.qrels_source(), named[0], known, collection.name)
 
 
 def check_found_documents(

@@ -93,7 +93,7 @@ class RowsFolder:
         return {row["query_id"]: dict(zip(row["doc_ids"], row["first_stage_scores"], strict=True)) for row in columns}
 
     def check_judgments(self, qrels: Mapping[str, Mapping[str, int]], source: str | os.PathLike | None = None) -> None:
-        """Some document must be relevant, and some judged one a candidate; the judgments are the folder's, or given."""
+        """Some document must be relevant, and some judged one a candidate; `source` says whose judgments they are."""
         check_grades(qrels, str(source or self.folder / "qrels.trec"))
         check_found_documents(qrels, [self.run], str(source or self.folder / "qrels.trec"), str(self.folder))
 

@@ -185,7 +185,7 @@ def one_thread_a_batch() -> Iterator[None]:
 def check_selector(options: SelectionOptions) -> None:
     """What can be known to be wrong with the selector, from its config alone: before any work, and before weights."""
     if options.selector == "self":
-        raise ValueError("selector 'self' is the model itself, for re-ranking: choose lexical, first-stage or an encoder")
+        raise ValueError("selector 'self' is the model itself: choose lexical, first-stage or an encoder")
     if options.selector in BUILT_IN:
         if options.tokenizer is not None:
             check_length("--tokenizer", options.tokenizer, options.max_length)

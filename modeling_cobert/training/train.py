@@ -24,7 +24,15 @@ from ..ranking.inputs import RowsInputs, check_texts
 from ..ranking.seen import add_seen, refuse_seen, seen_queries
 from ..reranking_cobert import content_selector
 from ..steps.files import write_json
-from ..steps.folders import SETTINGS, check_folder, check_writable, claim_folder, claims_end, read_settings, write_settings
+from ..steps.folders import (
+    SETTINGS,
+    check_folder,
+    check_writable,
+    claim_folder,
+    claims_end,
+    read_settings,
+    write_settings,
+)
 from .arguments import CoBertTrainingArguments, DataOptions, ModelOptions, TeacherOptions
 from .card import write_card
 from .checks import check_space, full_disk_named
