@@ -47,8 +47,8 @@ class GroupOptions:
             # raises what cannot be; where the model's own are to fill in, `of_model` does
             if not 0 <= self.group_overlap < self.group_size:
                 raise ValueError(
-                    f"--group_overlap must be at least 0 and below --group_size, got size {self.group_size} and overlap "
-                    f"{self.group_overlap}"
+                    f"--group_overlap must be at least 0 and below --group_size, got size {self.group_size} and "
+                    f"overlap {self.group_overlap}"
                 )
             overlapping_spans(0, self.group_size, self.group_overlap, self.first_edge)
 
