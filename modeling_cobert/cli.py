@@ -22,6 +22,8 @@ from itertools import pairwise
 from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn
 
+from .steps.failures import told
+
 if TYPE_CHECKING:
     from transformers import HfArgumentParser
 
@@ -52,9 +54,11 @@ _BOOLEANS = {"yes", "true", "t", "y", "1", "no", "false", "f", "n", "0"}
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """The docstring as it is, and the default of every option that has one."""
+    """The docstring as it is, the default of every option that has one, and which options must be given."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.required:
+            return f"{action.help} (required)"
         return action.help if action.default in (None, "") else super()._get_help_string(action)
 
 
@@ -99,7 +103,7 @@ def run(name: str, argv: Sequence[str] | None = None) -> None:
         # Whoever reads our output has enough of it (`cobert ... | head`); Python must not flush into the pipe again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
-    except (ValueError, OSError, ImportError) as error:
+    except Exception as error:
         _fail(error, "--debug" in argv)
     except KeyboardInterrupt:
         print("interrupted: the same command goes on from what is finished", file=sys.stderr)
@@ -164,8 +168,7 @@ def _spell_out(argv: Sequence[str], flags: Iterable[str]) -> list[str]:
 def _fail(error: Exception, debug: bool) -> NoReturn:
     if debug:
         traceback.print_exc()
-    message = " ".join(str(error).split()) or type(error).__name__
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {told(error)}", file=sys.stderr)
     sys.exit(1)
 
 

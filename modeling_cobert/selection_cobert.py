@@ -286,11 +286,18 @@ def load_selector(name: str, max_length: int = 256, device: torch.device | str =
     return _load_encoder(name, max_length, device)
 
 
+def most_tokens(config) -> int | None:
+    """How many tokens an encoder can read at once, by its config; `None` where that sets no limit."""
+    longest = getattr(config, "max_position_embeddings", None)
+    if longest is not None and config.model_type in ("roberta", "xlm-roberta", "camembert"):
+        longest -= config.pad_token_id + 1
+    return longest
+
+
 def _load_encoder(name: str, max_length: int, device: torch.device | str) -> CrossEncoderSelector | BiEncoderSelector:
     config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     tokenizer = load_tokenizer(name, getattr(config, "vocab_size", None))
-    longest = getattr(config, "max_position_embeddings", max_length)
-    longest -= config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta", "camembert") else 0
+    longest = most_tokens(config) or max_length
     options = {"trust_remote_code": False, "use_safetensors": True, "dtype": torch.float32}
     architecture = (config.architectures or [""])[0]
     if architecture.endswith("ForSequenceClassification"):

@@ -81,6 +81,11 @@ def test_help_lists_and_explains_every_option(name, capsys):
     assert explained["debug"]
 
 
+def test_help_marks_what_must_be_given(capsys):
+    entries = re.split(r"\n  --", run(["retrieve", "--help"], capsys)[1].split("\noptions:\n")[1])
+    assert {re.match(r"\w+", entry)[0] for entry in entries if "(required)" in entry} == {"collection", "output"}
+
+
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_the_commands_in_the_help_are_understood(name):
     module = module_of(name)
@@ -129,10 +134,14 @@ def test_an_error_is_one_line_and_exit_code_1(made_up, capsys, kind):
     assert code == 1 and err.startswith("Traceback") and err.endswith("error: a.trec:3: bad\n")
 
 
-def test_a_defect_is_not_dressed_up_as_an_error(made_up):
+def test_a_defect_is_not_dressed_up_as_an_error(made_up, capsys):
     made_up(lambda options: {}["missing"])
-    with pytest.raises(KeyError):
-        cli.main(["made-up"])
+    code, out, err = run(["made-up"], capsys)
+    assert (code, out) == (1, "") and err.count("\n") == 1
+    assert re.match(
+        r"error: KeyError: 'missing' at test_cli.py:\d+. This is a bug in cobert: --debug shows where", err
+    )
+    assert run(["made-up", "--debug"], capsys)[2].startswith("Traceback")
 
 
 def test_wrong_usage_is_exit_code_2(capsys):

@@ -131,3 +131,26 @@ def test_a_hostile_pickle_is_refused(folders, tmp_path, capsys):
     with pytest.raises(Exception, match="[Ww]eights.only"):
         main(arguments(folders, tmp_path, "cobert"))
     assert "code from a pickle ran" not in capsys.readouterr().out
+
+
+def test_files_that_are_no_state_dict(folders, tmp_path):
+    path, args = tmp_path / "weights.pt", arguments(folders, tmp_path, "cobert")
+    torch.manual_seed(5)
+    state = Theirs("cobert").state_dict()
+    torch.save(state, path)
+    whole = path.read_bytes()
+    for content in (b"", b"not a pickle", whole[: len(whole) // 2]):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="weights.pt: no file of torch.save, or"):
+            main(args)
+    gone = "ATTN_BERT.bert.embeddings.position_embeddings.weight"
+    torch.save({name: value for name, value in state.items() if name != gone}, path)
+    with pytest.raises(ValueError, match="weights.pt: no weights for 'embeddings.position_embeddings.weight'"):
+        main(args)
+    torch.save({name: value for name, value in state.items() if not name.endswith("layer.0.output.dense.bias")}, path)
+    with pytest.raises(ValueError, match="(?s)weights.pt: does not fit the configs.*Missing key"):
+        main(args)
+    torch.save(state | {"QT_BERT.bert.embeddings.word_embeddings.weight": torch.zeros(3, 2)}, path)
+    with pytest.raises(ValueError, match="(?s)weights.pt: does not fit the configs.*size mismatch"):
+        main(args)
+    assert not (tmp_path / "converted").exists()

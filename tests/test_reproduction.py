@@ -383,7 +383,7 @@ def test_expanded_queries_are_the_users(command, tmp_path):
 
 def test_other_settings_are_refused(made, reproduce):
     before = snapshot(made[0])
-    with pytest.raises(ValueError, match="rows/.*begun with other settings: training is .*0.001.*now"):
+    with pytest.raises(ValueError, match="rows/.*begun with other settings: training.learning_rate is .*0.001.*now"):
         reproduce(made[0], "--learning_rate", "2e-3")
     assert snapshot(made[0]) == before
 

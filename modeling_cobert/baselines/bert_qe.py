@@ -16,11 +16,11 @@ import pyarrow as pa
 from ..collections.collection import Collection
 from ..collections.trec import read_run
 from ..data.candidates import CutOptions
-from ..data.selection import SelectionOptions, read_selected, select_passages
+from ..data.selection import SelectionOptions, check_length, read_selected, select_passages
 from ..grouping_cobert import best_first, overlapping_spans
 from ..passages_cobert import default_batch_tokens
 from ..selection_cobert import CrossEncoderSelector, load_selector
-from ..steps.folders import claim_folder, read_settings, write_settings
+from ..steps.folders import claim_folder, claims_end, read_settings, write_settings
 from ..steps.hashing import json_sha256, model_sha256
 from ..steps.processes import process_state
 from ..steps.progress import progress_bar
@@ -178,6 +178,7 @@ def chunk_votes(
     return [votes[key] for key in keys]
 
 
+@claims_end()
 def score_expansions(
     collection: Collection,
     run: str | os.PathLike,
@@ -295,6 +296,7 @@ def _load_encoders(options: BertQeOptions, device) -> tuple[CrossEncoderSelector
     """The models of phases 2 and 3, one object if they are one; that of phase 1 is loaded once to see what it is."""
     loaded: dict[str, CrossEncoderSelector] = {}
     for name in dict.fromkeys((options.phase1, options.phase2, options.phase3)):
+        check_length("a phase's model", name, options.max_length)
         found = load_selector(name, options.max_length, device)
         if not isinstance(found, CrossEncoderSelector):
             raise ValueError(f"{name!r} is a {found.kind}: BERT-QE needs cross-encoders with 1 or 2 labels")

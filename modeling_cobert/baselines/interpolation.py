@@ -20,7 +20,7 @@ from ..collections.trec import read_run, write_run
 from ..evaluation.measures import DEFAULT_MEASURES, evaluate_run, parse_measures
 from ..ranking.ties import strict_scores
 from ..steps.files import write_json
-from ..steps.folders import claim_folder, write_settings
+from ..steps.folders import claim_folder, claims_end, write_settings
 from ..steps.hashing import json_sha256
 from ..steps.processes import process_state
 from .bert_qe import BertQeOptions, read_scored, score_expansions
@@ -95,6 +95,7 @@ def best_alpha(values: Mapping[float, Mapping[str, float]], queries: Ids[str]) -
     return max(means, key=lambda alpha: (means[alpha], -alpha)), means
 
 
+@claims_end()
 def run_bert_qe(
     collection: Collection,
     run: str | os.PathLike,

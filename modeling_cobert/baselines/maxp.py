@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ..collections.collection import Collection
+from ..collections.judgments import known_judgments
 from ..collections.options import SplitOptions
 from ..data.candidates import Candidates, CutOptions, find_candidates
 from ..data.rows import build_rows
@@ -19,7 +20,7 @@ from ..data.selection import FORMAT as SELECTION_FORMAT
 from ..data.selection import STEP as SELECTION
 from ..data.selection import count_selected, shards_of
 from ..passages_cobert import cut_documents
-from ..steps.folders import claim_folder, write_settings
+from ..steps.folders import claim_folder, claims_end, write_settings
 from ..steps.hashing import json_sha256
 from ..steps.processes import process_state
 from ..steps.progress import progress_bar
@@ -91,6 +92,7 @@ def build_maxp(
         `dict[str, dict]`: the settings and counts of both.
     """
     output, options, state = Path(output), options or MaxPOptions(), process_state()
+    known_judgments(collection)  # raises what would be found after the work
     candidates = find_candidates(collection, run, options.k, progress=progress and state.is_main_process)
     made = {}
     for name in ("train", "test"):
@@ -129,6 +131,7 @@ class _Passages:
             },
         }
 
+    @claims_end()
     def write(self, state, progress: bool) -> None:
         settings = self.settings()
         with state.main_process_first():

@@ -17,7 +17,7 @@ from ..evaluation.measures import DEFAULT_MEASURES, Qrels, mean_values, measure_
 from ..grouping_cobert import standardize
 from ..ranking.ties import strict_scores
 from ..steps.files import write_json
-from ..steps.folders import SETTINGS, claim_folder, read_settings, write_settings
+from ..steps.folders import SETTINGS, claim_folder, claims_end, read_settings, write_settings
 from ..steps.hashing import file_sha256, json_sha256
 from ..steps.progress import progress_bar
 
@@ -161,6 +161,7 @@ def choose_weights(
     return best, means[best]
 
 
+@claims_end()
 def mix_sources(rows: RowsFolder, output: str | os.PathLike, options: MixtureOptions, progress: bool = True) -> dict:
     """
     Tunes a mixture on the validation queries of each fold (or of the split `validation`) and tests it on the test

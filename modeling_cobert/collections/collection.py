@@ -62,6 +62,9 @@ class Collection(Protocol):
     def qrels(self, split: str | None = None) -> dict[str, dict[str, int]]:
         """Query id to document id to grade; a [`NoJudgmentsError`] where the collection has no judgments at all."""
 
+    def qrels_source(self) -> str:
+        """Where the judgments come from, for errors."""
+
     def documents(self) -> Iterator[Document]:
         """Every document, in file order."""
 
@@ -308,6 +311,9 @@ class FolderCollection:
                 known.update(grades)
         return merged
 
+    def qrels_source(self) -> str:
+        return ", ".join(map(str, self._qrels_files(self.split)))
+
     def _qrels_files(self, split: str | None) -> list[Path]:
         if self.qrels_file is not None:
             return [Path(self.qrels_file)]
@@ -406,6 +412,9 @@ class IrdsCollection:
             if grades.setdefault(judgment.doc_id, judgment.relevance) != judgment.relevance:
                 raise ValueError(f"{self.name}: query {judgment.query_id!r}, document {judgment.doc_id!r}: two grades")
         return qrels
+
+    def qrels_source(self) -> str:
+        return f"judgments of {self.name}"
 
     def documents(self) -> Iterator[Document]:
         self._need("docs")

@@ -112,6 +112,9 @@ class DemoCollection:
             raise ValueError(f"the demo collection has no splits, so no {split!r}; make folds of its queries")
         return {query_id: dict(grades) for query_id, grades in self._qrels.items()}
 
+    def qrels_source(self) -> str:
+        return f"judgments of {self.name}"
+
     def documents(self) -> Iterator[Document]:
         """Every document, by id."""
         return iter(sorted(self._documents.values()))

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from .collection import Collection
 from .folds import METHODS, Fold, check_folds, make_folds, read_folds
@@ -79,6 +80,9 @@ def plan_splits(
         # All queries are dealt, so that nobody's fold depends on what a first stage found.
         dealt = make_folds(collection.queries(), folds, seed)
         return _by_folds(dealt, query_ids, True, f"{folds} folds of {collection.name}")
+    if not Path(folds).is_file():
+        choices = ", ".join(("auto", "none", *METHODS))
+        raise FileNotFoundError(f"--folds {folds}: no such file: give a JSON file of folds, or one of {choices}")
     return _by_folds(read_folds(folds), query_ids, skip_missing, folds)
 
 

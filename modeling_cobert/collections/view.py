@@ -35,6 +35,9 @@ class CollectionView:
         judged = self._judgments if split is None else self.base.qrels(split)
         return {query_id: dict(grades) for query_id, grades in judged.items() if query_id in self._texts}
 
+    def qrels_source(self) -> str:
+        return self.base.qrels_source()
+
     def documents(self) -> Iterator[Document]:
         return self.base.documents()
 

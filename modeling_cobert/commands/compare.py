@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..collections.collection import open_collection
+from ..collections.judgments import check_found_documents, check_grades
 from ..collections.trec import read_run
 from ..evaluation.measures import (
     DEFAULT_MEASURES,
@@ -88,14 +89,14 @@ def named_paths(arguments: list[str]) -> dict[str, str]:
     return named
 
 
-def judgments(args: CompareArguments) -> tuple[dict, dict]:
-    """The qrels, and the texts of the queries where a collection knows them."""
+def judgments(args: CompareArguments) -> tuple[dict, dict, str]:
+    """The qrels, the texts of the queries where a collection knows them, and where the qrels come from."""
     if args.qrels is not None and args.collection is None:
-        return open_collection(Path(args.qrels).parent, qrels=args.qrels).qrels(), {}
+        return open_collection(Path(args.qrels).parent, qrels=args.qrels).qrels(), {}, args.qrels
     if args.collection is None or args.qrels is not None:
         raise ValueError("give the judgments by either --qrels or --collection")
     collection = open_collection(args.collection, split=args.split)
-    return collection.qrels(), collection.queries()
+    return collection.qrels(), collection.queries(), collection.qrels_source()
 
 
 def ceiling_table(qrels: dict, run: dict, name: str, measures: list, k: int) -> Table:
@@ -119,10 +120,12 @@ def describe(args: CompareArguments) -> str:
 def main(args: CompareArguments) -> dict:
     """Compares, prints the tables, writes what was asked for; returns the JSON."""
     measures = parse_measures(args.measures)
-    qrels, queries = judgments(args)
+    qrels, queries, source = judgments(args)
+    check_grades(qrels, source)
     paths = named_paths([*args.baselines, *args.runs])
     baselines = list(paths)[: len(args.baselines)]
     runs = {name: read_run(path) for name, path in paths.items()}
+    check_found_documents(qrels, runs.values(), source, "any of the runs")
     evaluations = {name: evaluate_run(qrels, run, measures) for name, run in runs.items()}
     comparisons = compare_runs(
         evaluations,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..integrations.original_checkpoint import VARIANTS, convert
+from ..steps.folders import check_writable
 
 
 @dataclass
@@ -38,6 +39,7 @@ ARGUMENTS = (ConversionArguments,)
 
 def main(args: ConversionArguments) -> None:
     """Converts, and says where to."""
+    check_writable(args.output, "--output")
     model = convert(
         args.weights,
         args.encoder,

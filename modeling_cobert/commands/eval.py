@@ -30,7 +30,7 @@ from ..ranking.ranker import rerank_queries
 from ..ranking.seen import refuse_seen, seen_queries
 from ..steps.folders import SETTINGS
 from ..steps.processes import process_state
-from .options import OutputOptions
+from .options import OutputOptions, check_tag
 
 FILES = ("run.trec", "measures.json", "per_query.json", "per_query.tsv")
 CURE = (
@@ -60,6 +60,9 @@ class EvalOptions(OutputOptions):
         default_factory=lambda: list(DEFAULT_MEASURES), metadata={"help": "Any measures of ir_measures."}
     )
     tag: str = field(default="co-bert", metadata={"help": "The system's name in the run and the table."})
+
+    def __post_init__(self):
+        check_tag(self.tag)
 
 
 ARGUMENTS = (RankerOptions, InputOptions, GroupOptions, EvalOptions, SeenOptions)

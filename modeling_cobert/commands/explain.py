@@ -53,7 +53,7 @@ def main(
     subtitle = f"{ranker_options.model} on {inputs.name}"
     write_report(output / "explanation.html", "Context, explained", sections, subtitle)
     for explanation in explanations:
-        print(f"query {explanation.query_id}: {explanation.query}\n")
+        print(f"query {visible(explanation.query_id)}: {visible(explanation.query)}\n")
         if explanation.prototypes:
             print(to_terminal(prototype_table(explanation)))
         print(to_terminal(document_table(explanation, options.top)))

@@ -15,3 +15,9 @@ class RunOptions(OutputOptions):
     """The candidates, and where the result goes."""
 
     run: str = field(metadata={"help": "The TREC run whose documents are the candidates."})
+
+
+def check_tag(tag: str) -> None:
+    """A run's sixth column, which a blank would make two."""
+    if tag.split() != [tag]:
+        raise ValueError(f"--tag must be non-empty and without white space, got {tag!r}")

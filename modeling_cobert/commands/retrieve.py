@@ -12,11 +12,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..collections.collection import Collection, read_queries
+from ..collections.judgments import check_grades, check_known_documents
 from ..collections.options import CollectionOptions
 from ..collections.trec import write_run
 from ..evaluation.measures import mean_values, parse_measures
 from ..retrieval.options import RetrievalOptions
 from ..retrieval.retrieve import retrieve
+from ..steps.folders import check_writable
+from .options import check_tag
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +36,10 @@ class OutputArguments:
         default=None, metadata={"help": "Sixth column of the run; by default the first stage's name."}
     )
     evaluate: bool = field(default=False, metadata={"help": "Also measure the run by the collection's judgments."})
+
+    def __post_init__(self):
+        if self.tag is not None:
+            check_tag(self.tag)
 
 
 ARGUMENTS = (CollectionOptions, OutputArguments, RetrievalOptions)
@@ -68,6 +75,8 @@ def judgments(collection: Collection, queries: dict[str, str], skip_missing: boo
         raise ValueError(f"{collection.name}: {len(unknown)} judged queries have no text, such as {unknown[0]!r}")
     if unknown:
         logger.warning("%d judged queries have no text, such as %r; skipped", len(unknown), unknown[0])
+    check_grades(qrels, collection.qrels_source())
+    check_known_documents(qrels, collection)
     return {query_id: grades for query_id, grades in qrels.items() if query_id in queries}
 
 
@@ -75,13 +84,13 @@ def main(collection_args: CollectionOptions, args: OutputArguments, options: Ret
     """Writes the run; returns its measures, if they were asked for."""
     if Path(args.output).is_dir():
         raise ValueError(f"{args.output}: is a folder; --output is the name of a file")
-    Path(args.output).parent.mkdir(parents=True, exist_ok=True)
     path, skip_missing = collection_args.queries, collection_args.skip_missing
     collection = replace(collection_args, queries=None).open()
     replaced = {} if path is None else read_queries(path)
     own = own_queries(collection, replaced)
     queries = own if path is None else replace_texts(own, replaced, path, skip_missing)
     qrels = judgments(collection, own, skip_missing) if args.evaluate else {}
+    check_writable(Path(args.output).parent, "--output")
     run = retrieve(collection, options, args.k, queries)
     write_run(args.output, run, args.tag or options.first_stage)
     print(f"{args.output}: {len(run)} queries, {sum(map(len, run.values()))} lines")

@@ -16,17 +16,20 @@ def selected_workload(folder: str | os.PathLike) -> Workload | None:
     if not (Path(folder) / SETTINGS).exists():
         return None
     counts = read_settings(folder)["counts"]
-    return None if counts is None else _workload(counts)
+    return None if counts is None else _workload(counts, folder)
 
 
 def prepared_workload(folder: str | os.PathLike) -> Workload:
     """The counts of a folder of rows."""
-    return _workload(load_rows(folder).settings["counts"], "selected_")
+    return _workload(load_rows(folder).settings["counts"], folder, "selected_")
 
 
-def _workload(counts: Mapping[str, int], prefix: str = "") -> Workload:
+def _workload(counts: Mapping[str, int], folder: str | os.PathLike, prefix: str = "") -> Workload:
     """Candidates are the mean over queries, rounded down."""
-    queries, pairs, passages = (counts[prefix + name] for name in ("queries", "pairs", "pair_passages"))
+    names = [prefix + name for name in ("queries", "pairs", "pair_passages")]
+    if not all(counts.get(name) for name in names):
+        raise ValueError(f"{Path(folder) / SETTINGS}: no counts of {', '.join(names)}: make the folder anew")
+    queries, pairs, passages = (counts[name] for name in names)
     return Workload(queries, pairs // queries, passages)
 
 

@@ -45,6 +45,11 @@ class GroupOptions:
             raise ValueError(f"--num_prototypes must not be negative, got {self.num_prototypes}")
         if self.group_size is not None and self.group_overlap is not None:
             # raises what cannot be; where the model's own are to fill in, `of_model` does
+            if not 0 <= self.group_overlap < self.group_size:
+                raise ValueError(
+                    f"--group_overlap must be at least 0 and below --group_size, got size {self.group_size} and "
+                    f"overlap {self.group_overlap}"
+                )
             overlapping_spans(0, self.group_size, self.group_overlap, self.first_edge)
 
     def of_model(self, config) -> "Grouping":

@@ -11,7 +11,7 @@ from ..retrieval.options import RetrievalOptions
 from ..retrieval.retrieve import retrieve_to_folder
 from ..steps.processes import process_state
 from .rows import RowsFolder, build_rows, load_rows
-from .selection import SelectionOptions, select_passages
+from .selection import SelectionOptions, check_selector, select_passages
 
 
 def prepare(
@@ -39,7 +39,8 @@ def prepare(
         progress (`bool`, *optional*, defaults to `True`): whether to show progress bars.
     """
     output, state = Path(output), process_state()
-    # What can be wrong with judgments and folds is said before hours of work, not after them.
+    # What can be wrong with judgments, folds and selector is said before hours of work, not after them.
+    check_selector(selection)
     qrels = known_judgments(collection)
     plan_splits(collection, list(collection.queries()), splits, judged=bool(qrels))
     if run is None:

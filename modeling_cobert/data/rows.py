@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 
 from ..collections.collection import Collection
 from ..collections.folds import Fold, read_folds, write_folds
-from ..collections.judgments import known_judgments
+from ..collections.judgments import check_found_documents, check_grades, known_judgments
 from ..collections.options import SplitOptions
 from ..collections.splits import SplitPlan, plan_splits
 from ..collections.trec import read_qrels, write_qrels
 from ..steps.files import atomic_open
-from ..steps.folders import claim_folder, read_settings, write_settings
+from ..steps.folders import claim_folder, claims_end, read_settings, write_settings
 from ..steps.hashing import json_sha256
 from ..steps.shards import QueryShards, read_parquet
 from .rows_card import dataset_card, split_file
@@ -92,12 +92,23 @@ class RowsFolder:
         columns = self.dataset().select_columns(["query_id", "doc_ids", "first_stage_scores"])
         return {row["query_id"]: dict(zip(row["doc_ids"], row["first_stage_scores"], strict=True)) for row in columns}
 
+    def check_judgments(self, qrels: Mapping[str, Mapping[str, int]], source: str | os.PathLike | None = None) -> None:
+        """Some document must be relevant, and some judged one a candidate; `source` says whose judgments they are."""
+        check_grades(qrels, str(source or self.folder / "qrels.trec"))
+        check_found_documents(qrels, [self.run], str(source or self.folder / "qrels.trec"), str(self.folder))
+
     @cached_property
     def _dataset(self) -> datasets.Dataset:
         # Not load_dataset(folder): its cache takes two folders of one name and layout for the same dataset, and a
         # folder that was made anew for the old one. This one goes by path and time.
         files = [str((self.folder / split_file(split)).resolve()) for split in self.splits]
-        return datasets.Dataset.from_parquet(files)
+        try:
+            return datasets.Dataset.from_parquet(files)
+        except datasets.exceptions.DatasetGenerationError as error:
+            reason = error.__cause__ or error
+            if isinstance(reason, OSError) and reason.errno is not None:
+                raise reason from error  # the system's own, such as a full disk, names its file
+            raise ValueError(f"{self.folder}: one of its parquet files is damaged ({reason}): make it anew") from error
 
     @cached_property
     def _places(self) -> dict[str, int]:
@@ -148,6 +159,7 @@ def load_rows(folder: str | os.PathLike) -> RowsFolder:
     return RowsFolder(folder, settings, splits, read_folds(folds) if folds.exists() else None)
 
 
+@claims_end()
 def build_rows(
     selected: str | os.PathLike,
     output: str | os.PathLike,

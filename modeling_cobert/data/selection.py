@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import torch
 from accelerate import PartialState
+from transformers import AutoConfig
 
 from ..collections.collection import Collection
 from ..passages_cobert import CutDocument, PairTokenizer, default_batch_tokens, load_tokenizer
@@ -21,8 +22,9 @@ from ..selection_cobert import (
     Selector,
     best_passages,
     load_selector,
+    most_tokens,
 )
-from ..steps.folders import claim_folder, read_settings, write_settings
+from ..steps.folders import claim_folder, claims_end, read_settings, write_settings
 from ..steps.hashing import model_sha256
 from ..steps.processes import process_state
 from ..steps.progress import progress_bar
@@ -80,6 +82,7 @@ class SelectionOptions(CutOptions):
     )
 
 
+@claims_end()
 def select_passages(
     collection: Collection,
     run: str | os.PathLike,
@@ -179,14 +182,38 @@ def one_thread_a_batch() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def check_selector(options: SelectionOptions) -> None:
+    """What can be known to be wrong with the selector, from its config alone: before any work, and before weights."""
+    if options.selector == "self":
+        raise ValueError("selector 'self' is the model itself: choose lexical, first-stage or an encoder")
+    if options.selector in BUILT_IN:
+        if options.tokenizer is not None:
+            check_length("--tokenizer", options.tokenizer, options.max_length)
+        return
+    if options.tokenizer is not None:
+        raise ValueError(
+            f"selector {options.selector!r} brings its own tokenizer: {options.tokenizer!r} would not be used"
+        )
+    check_length("--selector", options.selector, options.max_length)
+
+
+def check_length(option: str, name: str, max_length: int) -> None:
+    """Whether the encoder `name` is there, and reads pairs of so many tokens."""
+    try:
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        choices = "lexical, first-stage, or " if option == "--selector" else ""
+        raise ValueError(f"{option} {name}: give {choices}the folder or Hub id of an encoder ({error})") from error
+    longest = most_tokens(config)
+    if longest is not None and max_length > longest:
+        raise ValueError(f"--max_length {max_length}: {name} reads at most {longest} tokens: give {longest} or fewer")
+
+
 def load_chosen_selector(options: SelectionOptions, device: torch.device | str) -> Selector:
     """The selector that the options name, with the tokenizer that tells what will be truncated."""
+    check_selector(options)
     selector = load_selector(options.selector, options.max_length, device)
     if options.tokenizer is not None:
-        if options.selector not in BUILT_IN:
-            raise ValueError(
-                f"selector {options.selector!r} brings its own tokenizer: {options.tokenizer!r} would not be used"
-            )
         selector.pairs = PairTokenizer(load_tokenizer(options.tokenizer), options.max_length)
     return selector
 

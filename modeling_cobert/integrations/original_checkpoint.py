@@ -1,6 +1,7 @@
 """The authors' release -> a Co-BERT checkpoint that gives the same scores."""
 
 import os
+import pickle
 
 import torch
 from torch import Tensor
@@ -60,7 +61,12 @@ def convert(
         },
     )
     model = CoBertForGroupwiseRanking(config)
-    model.load_state_dict(_translate(_read(weights), model, str(weights)))
+    try:
+        model.load_state_dict(_translate(_read(weights), model, str(weights)))
+    except KeyError as error:
+        raise ValueError(f"{weights}: no weights for {error.args[0]!r}; is this another variant?") from error
+    except RuntimeError as error:
+        raise ValueError(f"{weights}: does not fit the configs of encoder, calibrator and scorer: {error}") from error
     model.tokenizer = load_tokenizer(encoder, config.get_text_config().vocab_size, config=config.encoder_config)
     return model.eval()
 
@@ -74,7 +80,15 @@ def _bert_config(name: str, folder: str | os.PathLike | None) -> BertConfig:
 
 
 def _read(weights: str | os.PathLike) -> dict[str, Tensor]:
-    state = torch.load(weights, map_location="cpu", weights_only=True)
+    try:
+        state = torch.load(weights, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"{weights}: no file of torch.save, or one that holds more than tensors, such as code, which is not run: "
+            f"give the authors' state dict ({str(error).splitlines()[0]})"
+        ) from error
+    except (RuntimeError, EOFError, KeyError, AttributeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{weights}: no file of torch.save, or a damaged one: {error}") from error
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise ValueError(f"{weights}: not a state dict of tensors")
     # A model saved under DataParallel has this before every key.

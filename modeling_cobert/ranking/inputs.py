@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..collections.collection import Collection
 from ..collections.folds import Fold
+from ..collections.judgments import check_grades, check_known_documents
 from ..data.candidates import Candidates, find_candidates
 from ..data.groups import Grouping, GroupOptions
 from ..data.rows import RowsFolder, load_rows
@@ -323,6 +324,8 @@ def _judgments(collection: Collection, query_ids: Sequence[str]) -> dict[str, di
     except FileNotFoundError as error:
         logger.warning("%s: nothing is measured", error)
         return None
+    check_grades(qrels, collection.qrels_source())
+    check_known_documents(qrels, collection)
     judged = {query_id: qrels[query_id] for query_id in query_ids if qrels.get(query_id)}
     if not judged:
         logger.warning("%s: none of the %d queries is judged: nothing is measured", collection.name, len(query_ids))

@@ -39,7 +39,9 @@ class InputOptions(CollectionOptions):
                 if getattr(self, name) is not None:
                     raise ValueError(f"--{name} goes with --collection: rows hold their own")
             qrels = None if self.qrels is None else read_judgments(self.qrels)
-            return rows_inputs(self.rows, self.split, self.fold, self.chosen_ids(), qrels, groups)
+            inputs = rows_inputs(self.rows, self.split, self.fold, self.chosen_ids(), qrels, groups)
+            inputs.rows.check_judgments(inputs.rows.qrels if qrels is None else qrels, self.qrels)
+            return inputs
         if self.run is None:
             raise ValueError("--collection needs --run, the first stage's TREC run: make one with cobert retrieve")
         return collection_inputs(self.open(), self.run, self.k, self.fold, self.chosen_ids(), groups, progress)

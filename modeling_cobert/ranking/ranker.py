@@ -24,7 +24,7 @@ from ..reranking_cobert import (
     start_list,
 )
 from ..selection_cobert import BUILT_IN
-from ..steps.folders import claim_folder
+from ..steps.folders import claim_folder, claims_end
 from ..steps.hashing import config_sha256, model_sha256
 from ..steps.progress import progress_bar
 from ..steps.shards import QueryShards
@@ -233,6 +233,7 @@ def rerank_queries(
     return run
 
 
+@claims_end()
 def map_queries(
     function: Callable[[str, Callable], dict],
     inputs: Inputs,

@@ -20,12 +20,12 @@ from ..collections.options import CollectionOptions, SplitOptions
 from ..collections.trec import read_run, write_run
 from ..collections.view import CollectionView, expanded_view, open_view, queries_under_test
 from ..data.rows import build_rows, load_rows
-from ..data.selection import select_passages
+from ..data.selection import check_selector, select_passages
 from ..evaluation.measures import Evaluation, evaluate_run
 from ..passages_cobert import PairTokenizer, load_tokenizer
 from ..retrieval.options import RetrievalOptions
 from ..retrieval.retrieve import RUN, retrieve_to_folder
-from ..steps.folders import SETTINGS, claim_folder, read_settings, write_settings
+from ..steps.folders import SETTINGS, claim_folder, claims_end, read_settings, write_settings
 from ..steps.hashing import file_sha256, json_sha256
 from ..training.arguments import VARIANTS, CoBertTrainingArguments, DataOptions, ModelOptions
 from ..training.initial import source_name
@@ -166,8 +166,10 @@ class Reproduction:
             return "begun with other settings"
         return "begun" if counts is None else "done"
 
+    @claims_end()
     def check(self) -> None:
         """What can be known to fail fails here: rows begun with other settings, queries that do not fit."""
+        check_selector(self.selection)
         for name in self.rows:
             if (self.folder(name) / SETTINGS).exists():
                 claim_folder(self.folder(name), self.settings(self.rows[name]))
@@ -236,6 +238,7 @@ class Reproduction:
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
+    @claims_end()
     def do(self, name: str) -> None:
         """Makes a row's run, unless it is there; interrupted at any fold and step, it goes on."""
         row, folder = self.rows[name], self.folder(name)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..collections.collection import Collection
 from ..collections.trec import write_run
-from ..steps.folders import claim_folder, write_settings
+from ..steps.folders import claim_folder, claims_end, write_settings
 from ..steps.hashing import Fingerprint, json_sha256
 from ..steps.progress import progress_bar
 from .analysis import Analyzer
@@ -52,6 +52,7 @@ def retrieve(
     return _rank(collection, stage, analyzer, queries, k)
 
 
+@claims_end()
 def retrieve_to_folder(
     collection: Collection,
     folder: str | os.PathLike,

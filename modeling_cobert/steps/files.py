@@ -43,8 +43,10 @@ def atomic_open(path: str | os.PathLike, mode: str = "w") -> Iterator[IO]:
         os.umask(umask)
         os.chmod(handle.name, 0o666 & ~umask)
         os.replace(handle.name, path)
-    except BaseException:
+    except BaseException as error:
         Path(handle.name).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+            error.filename = str(path)  # a full disk does not say what it was full for
         raise
 
 

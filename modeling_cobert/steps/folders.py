@@ -2,20 +2,43 @@
 
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
-from .files import write_json
+from .files import atomic_open, write_json
+from .locks import drop_lock, take_lock
 
-SETTINGS = "settings.json"
+SETTINGS, LOCK = "settings.json", ".lock"
+# How fast a step is done, not what comes out: a resumption may change it. In what portions, only once it is done.
+PASSING, LAYOUT = ("batch_tokens",), ("shard_queries",)
+# The most differences that an error names.
+MOST = 6
+
+
+@dataclass
+class _Claim:
+    """A folder that this process works in: its open lock, if it has one, and the folders that were made for it."""
+
+    lock: IO | None
+    made: list[Path]
+    fresh: bool
+
+
+# By path. What is here is this process's own until the step is done, is released, or the process ends.
+_claims: dict[Path, _Claim] = {}
 
 
 def claim_folder(folder: str | os.PathLike, settings: Mapping) -> dict | None:
     """
     Takes `folder` for a step, before any work: new, or begun with the very same settings.
 
-    What a killed process left under a temporary name is removed. A folder that was begun with other settings, or that
-    holds files of something else, is an error: results of two settings are never mixed.
+    What a killed process left under a temporary name is removed. A folder that was begun with other settings, that
+    holds files of something else, or that another process works in, is an error: results of two settings are never
+    mixed. Of the processes that `torchrun` started, the main one locks for all.
 
     Args:
         folder (`str` or `os.PathLike`): where the step writes.
@@ -25,30 +48,141 @@ def claim_folder(folder: str | os.PathLike, settings: Mapping) -> dict | None:
         `dict` or `None`: the finished step's settings and `counts`, or `None` where there is still work to do.
     """
     folder, settings = Path(folder), json.loads(json.dumps(settings))
+    done = _compare(folder, settings)
+    if done is not None:
+        return done
+    missing = _missing_folders(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    if folder.resolve() not in _claims:
+        try:
+            lock = take_lock(folder / LOCK) if _is_main_process() else None
+        except ValueError:
+            _remove_folders(missing)
+            raise
+        _claims[folder.resolve()] = _Claim(lock, missing, not (folder / SETTINGS).exists())
+    try:
+        done = _compare(folder, settings)  # again: another process may have been here before the lock was ours
+        ours = (folder / SETTINGS).exists()
+        for left in folder.rglob(".*.tmp") if ours else folder.glob(f".{SETTINGS}.*.tmp"):
+            left.unlink(missing_ok=True)
+        if done is None and not (folder / SETTINGS).exists():
+            write_settings(folder, settings, None)
+    except BaseException:
+        _forget(folder)
+        raise
+    if done is not None:
+        _release(folder)
+    return done
+
+
+def check_folder(folder: str | os.PathLike, settings: Mapping) -> dict | None:
+    """Says what [`claim_folder`] would say, and changes nothing."""
+    folder = Path(folder)
+    done = _compare(folder, json.loads(json.dumps(settings)))
+    if done is None and _is_main_process() and folder.resolve() not in _claims and (folder / LOCK).exists():
+        drop_lock(take_lock(folder / LOCK), folder / LOCK)
+    return done
+
+
+@contextmanager
+def claims_end() -> Iterator[None]:
+    """
+    Around a step, as a block or as a decorator: what it claims is free for other processes when it ends. Where it ends
+    with an error, claimed folders in which nothing has been made yet are removed, so that a corrected call can have
+    them.
+    """
+    before = set(_claims)
+    try:
+        yield
+    except BaseException:
+        for folder in _claims.keys() - before:
+            _forget(folder)
+        raise
+    finally:
+        for folder in _claims.keys() - before:
+            _release(folder)
+
+
+def _release(folder: Path) -> _Claim | None:
+    claim = _claims.pop(folder.resolve(), None)
+    if claim is not None:
+        drop_lock(claim.lock, folder / LOCK)
+    return claim
+
+
+def _forget(folder: Path) -> None:
+    claim = _release(folder)
+    there = sorted(folder.rglob("*"), reverse=True)  # what lies in a folder before it
+    if claim is None or not claim.fresh or not _is_main_process():
+        return
+    if all(path.is_dir() or path.name == SETTINGS and path.parent.samefile(folder) for path in there):
+        (folder / SETTINGS).unlink(missing_ok=True)
+        _remove_folders([*(path for path in there if path.is_dir()), *claim.made])
+
+
+def check_writable(folder: str | os.PathLike, option: str) -> None:
+    """Writes and removes a small file: what cannot be written must fail before the work, not after."""
+    folder = Path(folder)
+    missing = _missing_folders(folder)
+    try:
+        probe = folder / ".probe"
+        with atomic_open(probe, "wb") as file:
+            file.write(b"\0" * 4096)
+        probe.unlink()
+    except OSError as error:
+        raise OSError(f"{folder}: cannot write into the output folder ({error}): choose another {option}") from error
+    finally:
+        _remove_folders(missing)
+
+
+def _compare(folder: Path, settings: dict) -> dict | None:
+    """The finished step that is there, if any; other settings and other files are errors."""
     if (folder / SETTINGS).exists():
         known = read_settings(folder)
         counts = known.pop("counts")
-        if known != settings:
+        passing = PASSING if counts is None else PASSING + LAYOUT
+        before, now = ({k: v for k, v in one.items() if k not in passing} for one in (known, settings))
+        if before.get("step") != now.get("step"):
             raise ValueError(
-                f"{folder / SETTINGS}: begun with other settings: {_differences(known, settings)}. "
+                f"{folder}: this is the folder of {before.get('step')!r}, not of {now.get('step')!r}: give another one"
+            )
+        if before != now:
+            raise ValueError(
+                f"{folder / SETTINGS}: begun with other settings: {_differences(before, now)}. "
                 "Give another output folder, or remove this one to start over."
             )
-        for left in folder.rglob(".*.tmp"):
-            left.unlink(missing_ok=True)
         return None if counts is None else known | {"counts": counts}
-    for left in folder.glob(f".{SETTINGS}.*.tmp"):
-        left.unlink(missing_ok=True)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder}: is a file: give another folder")
     others = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    others = [name for name in others if name != LOCK and not re.fullmatch(rf"\.{SETTINGS}\..*\.tmp", name)]
     if others:
         raise ValueError(f"{folder}: not empty and not of this step (there is {others[0]!r}): give another folder")
-    write_settings(folder, settings, None)
     return None
+
+
+def _is_main_process() -> bool:
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _missing_folders(folder: Path) -> list[Path]:
+    """The folder and those above it that do not exist, the lowest first."""
+    return [path for path in (folder, *folder.parents) if not path.exists()]
+
+
+def _remove_folders(folders: Iterable[Path]) -> None:
+    """Removes those that are empty, the lowest first."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def write_settings(folder: str | os.PathLike, settings: Mapping, counts: Mapping | None) -> dict:
     """Writes the settings with the counts of a finished step (or `None` for one begun), and returns both together."""
     content = {**settings, "counts": counts}
     write_json(Path(folder) / SETTINGS, content)
+    if counts is not None:
+        _release(Path(folder))
     return content
 
 
@@ -66,7 +200,8 @@ def read_settings(
     """
     path = Path(folder) / SETTINGS
     if not path.exists():
-        raise FileNotFoundError(f"{path}: not there, so {Path(folder)} is no {step or 'step'}'s folder")
+        cure = f": {made_by} makes one" if made_by else ""
+        raise FileNotFoundError(f"{path}: not there, so {Path(folder)} is no {step or 'step'}'s folder{cure}")
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -86,8 +221,21 @@ def read_settings(
 
 
 def _differences(known: dict, wanted: dict) -> str:
-    keys = [key for key in dict.fromkeys([*known, *wanted]) if known.get(key) != wanted.get(key)]
-    return ", ".join(f"{key} is {_short(known.get(key))}, now {_short(wanted.get(key))}" for key in keys)
+    told = [
+        f"{path} is {_short(known_value)}, now {_short(wanted_value)}"
+        for path, known_value, wanted_value in _different(known, wanted)
+    ]
+    return ", ".join(told[:MOST]) + (f", and {len(told) - MOST} more" if len(told) > MOST else "")
+
+
+def _different(known: dict, wanted: dict, above: str = "") -> Iterator[tuple[str, object, object]]:
+    """The innermost keys that differ, as a path, with both values."""
+    for key in dict.fromkeys([*known, *wanted]):
+        one, other = known.get(key), wanted.get(key)
+        if isinstance(one, dict) and isinstance(other, dict):
+            yield from _different(one, other, f"{above}{key}.")
+        elif one != other:
+            yield f"{above}{key}", one, other
 
 
 def _short(value: object) -> str:

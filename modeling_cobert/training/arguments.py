@@ -283,7 +283,14 @@ class CoBertTrainingArguments(TrainingArguments):
             self.dataloader_pin_memory = False  # there is nothing to pin it for, and every loader would warn
         if self.remove_unused_columns:
             raise ValueError("--remove_unused_columns must stay False: the collator reads the rows' columns")
-        for name in ("context_learning_rate", "start_learning_rate"):
+        if self.max_steps <= 0 and not 0 < self.num_train_epochs < math.inf:
+            raise ValueError(
+                f"--num_train_epochs {self.num_train_epochs:g} trains nothing: give a number above 0, or --max_steps"
+            )
+        for name in ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("learning_rate", "context_learning_rate", "start_learning_rate"):
             rate = getattr(self, name)
             if rate is not None and not 0 <= rate < math.inf:
                 raise ValueError(f"--{name} must be a finite number that is not negative, got {rate}")

@@ -1,26 +1,14 @@
-"""Checks at the door: the output folder and the disk before a training."""
+"""A check at the door: the disk before a training."""
 
+import errno
 import math
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from torch import nn
-
-from ..steps.files import atomic_open
-
-
-def check_writable(folder: str | os.PathLike) -> None:
-    """Writes and removes a small file: what cannot be written must fail before the training, not after."""
-    probe = Path(folder) / ".probe"
-    try:
-        with atomic_open(probe, "wb") as file:
-            file.write(b"\0" * 4096)
-        probe.unlink()
-    except OSError as error:
-        raise OSError(
-            f"{folder}: cannot write into the output folder ({error}): choose another --output_dir"
-        ) from error
 
 
 def check_space(folder: str | os.PathLike, model: nn.Module, args, steps: int, more: int = 0) -> None:
@@ -28,7 +16,7 @@ def check_space(folder: str | os.PathLike, model: nn.Module, args, steps: int, m
     Compares the free disk with what a training will write: checkpoints with Adam's two moments, and the final model.
 
     Args:
-        folder (`str` or `os.PathLike`): the output folder, which exists.
+        folder (`str` or `os.PathLike`): the output folder, made or not.
         model (`nn.Module`): what is trained; frozen parameters have no moments.
         args (`TrainingArguments`): `save_strategy`, `save_total_limit`, ...
         steps (`int`): how many optimizer steps there will be.
@@ -46,10 +34,23 @@ def check_space(folder: str | os.PathLike, model: nn.Module, args, steps: int, m
     kept = saves if not args.save_total_limit else min(saves, args.save_total_limit + 1)
     there = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
     needed = weights + kept * (weights + moments) + more - there
-    free = shutil.disk_usage(folder).free
+    place = Path(folder).absolute()
+    free = shutil.disk_usage(next(path for path in (place, *place.parents) if path.exists())).free
     if free < needed:
         raise OSError(
             f"{folder}: {free / 2**30:.2f} GiB are free, but up to {needed / 2**30:.2f} GiB will be written ({kept} "
             f"checkpoints of {(weights + moments) / 2**30:.2f} GiB and the model): free some space, choose another "
             "--output_dir, or lower --save_total_limit"
         )
+
+
+@contextmanager
+def full_disk_named(folder: Path) -> Iterator[None]:
+    """What torch and safetensors raise when a checkpoint does not fit tells neither the file nor always the reason."""
+    try:
+        yield
+    except Exception as error:
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if full or "os error 28" in str(error) or shutil.disk_usage(folder).free < 1 << 20:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)) from error
+        raise

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -51,11 +52,7 @@ def initial_model(
     if options.content:
         fields["content_size"] = _content_size(settings)
     if os.path.isdir(str(fields.get("selector"))):
-        logger.warning(
-            "the rows were selected by %s, a folder of this machine, and the model's config will name it: elsewhere "
-            "pass selector=... to rerank, or prepare the rows with a selector from the Hub",
-            fields["selector"],
-        )
+        _warn_of_folder(fields["selector"])
     variant = VARIANTS[options.variant or "full"]
     if options.checkpoint is not None:
         return _whole_model(in_fold(options.checkpoint, fold), options.variant, fields)
@@ -67,6 +64,30 @@ def initial_model(
             fields[f"{part}_config"] = {"num_hidden_layers": layers}
     paths = {name: in_fold(getattr(options, name), fold) for name in ("encoder", "calibrator", "scorer")}
     return CoBertForGroupwiseRanking.from_bert_pretrained(**paths, **variant, **fields)
+
+
+@cache  # once a process, not once a fold
+def _warn_of_folder(selector: str) -> None:
+    logger.warning(
+        "the rows were selected by %s, a folder of this machine, and the model's config will name it: elsewhere "
+        "pass selector=... to rerank, or prepare the rows with a selector from the Hub",
+        selector,
+    )
+
+
+def check_sources(options: ModelOptions, fold: int | None = None) -> None:
+    """Whether what the model is made of is there, by the configs alone: of every fold, before the first is trained."""
+    for part in ("encoder", "calibrator", "scorer", "checkpoint"):
+        path = in_fold(getattr(options, part), fold)
+        if path is not None:
+            try:
+                config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+            except (OSError, ValueError) as error:
+                raise ValueError(f"--{part} {path}: give the folder or Hub id of a model ({error})") from error
+            if part == "checkpoint" and config.model_type != "cobert":
+                raise ValueError(
+                    f"--checkpoint {path}: a Co-BERT is needed, this is a {config.model_type!r}: name it as --encoder"
+                )
 
 
 def _content_size(settings: dict) -> int:

@@ -24,13 +24,21 @@ from ..ranking.inputs import RowsInputs, check_texts
 from ..ranking.seen import add_seen, refuse_seen, seen_queries
 from ..reranking_cobert import content_selector
 from ..steps.files import write_json
-from ..steps.folders import claim_folder, read_settings, write_settings
+from ..steps.folders import (
+    SETTINGS,
+    check_folder,
+    check_writable,
+    claim_folder,
+    claims_end,
+    read_settings,
+    write_settings,
+)
 from .arguments import CoBertTrainingArguments, DataOptions, ModelOptions, TeacherOptions
 from .card import write_card
-from .checks import check_space, check_writable
+from .checks import check_space, full_disk_named
 from .frozen import ContentVectors, FrozenVectors
 from .gradient_cache import encoder_in_chunks
-from .initial import in_fold, initial_model, source_name, variant_of
+from .initial import check_sources, in_fold, initial_model, source_name, variant_of
 from .interruption import Interruption, last_complete_checkpoint
 from .teacher import read_teacher, teacher_settings
 from .trainer import GroupTrainer
@@ -203,13 +211,15 @@ class SplitTraining:
             if self.args.freeze_encoder:
                 raise ValueError("--train_rows is for training the encoder: leave it out with --freeze_encoder")
             self.train_rows.dataset(self.split.train)  # raises where a query has no row
+        check_sources(self.model_options, self.number)
         _ = self.teacher  # raises where its run does not fit
         refuse_seen(self.settings["seen"], self.rows.name, self.split.test, str(self.folder), CURE)
         if self.main_process:
-            check_writable(self.folder)
-            claim_folder(self.folder, self.settings)
+            check_writable(self.folder, "--output_dir")
+            check_folder(self.folder, self.settings)
 
     def _check_judgments(self) -> None:
+        self.rows.check_judgments(self.rows.qrels)
         if not (self.train_rows or self.rows).judged and self.teacher_options.weight < 1:
             raise ValueError(
                 f"{(self.train_rows or self.rows).folder}: rows without judgments: give --teacher and "
@@ -222,19 +232,26 @@ class SplitTraining:
                 "False, or rows with a split 'validation' and its judgments"
             )
 
+    @claims_end()
     def run(self) -> dict:
         """Trains and tests, goes on where it was interrupted, or returns the results that are there."""
         PartialState().wait_for_everyone()
-        done = read_settings(self.folder)["counts"]
+        done = read_settings(self.folder)["counts"] if (self.folder / SETTINGS).exists() else None
+        PartialState().wait_for_everyone()  # nobody claims before all have looked
         if done is not None:
             logger.warning("%s: done before", self.folder)
             return done
         set_seed(self.args.seed)
         model = initial_model(self.model_options, self.rows.settings, self.group_options, self.number)
+        self._check_model(model)
+        if self.main_process:  # only now: what is refused leaves no folder that another command could not use
+            claim_folder(self.folder, self.settings)
+        PartialState().wait_for_everyone()
         trainer = self._trainer(model)
         interruption = Interruption()
         trainer.add_callback(interruption)
-        with interruption.listening(), encoder_in_chunks(model, self.args.encoder_chunk_size):
+        chunks = encoder_in_chunks(model, self.args.encoder_chunk_size)
+        with full_disk_named(self.folder), interruption.listening(), chunks:
             trainer.train(resume_from_checkpoint=self._checkpoint())
         trainer.save_model(_internal_call=True)
         results = self._test(trainer, model)
@@ -248,7 +265,8 @@ class SplitTraining:
             write_settings(self.folder, self.settings, results)  # last: it is the mark that all is done
         return results
 
-    def _trainer(self, model) -> GroupTrainer:
+    def _check_model(self, model) -> None:
+        """What can be known to fail once the model is there, and before anything is written."""
         options = self.group_options.of_model(model.config)
         if model.num_prototypes and not (options.num_prototypes and options.prototypes != "none"):
             raise ValueError("without prototypes no calibrator can be trained: leave out --prototypes none")
@@ -257,6 +275,9 @@ class SplitTraining:
                 "--train_rows has other passages than --rows, whose content or words are read: leave out one of them"
             )
         check_texts(model, self.rows)
+
+    def _trainer(self, model) -> GroupTrainer:
+        options = self.group_options.of_model(model.config)
         if self.args.freeze_encoder:
             model.encoder.requires_grad_(False)
         self.vectors, self.content = self._encode(model.to(self.args.device))

@@ -152,7 +152,7 @@ def test_a_folder_has_the_same_run_and_is_not_done_twice(folder, tmp_path):
     options = RetrievalOptions("bm25", stopwords=str(tmp_path / "words"))
     retrieve_to_folder(collection, tmp_path / "stopped", options)
     (tmp_path / "words").write_text("heat\n")
-    with pytest.raises(ValueError, match="begun with other settings: sha256 is"):
+    with pytest.raises(ValueError, match="begun with other settings: sha256.stopwords is"):
         retrieve_to_folder(collection, tmp_path / "stopped", options)
 
 

@@ -292,7 +292,7 @@ def test_a_finished_selection_is_not_done_again(folder, tmp_path):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"k": 5}, {"passage_title": True}, {"shard_queries": 1}, {"passage_overlap": 3}, {"keep_texts": True}],
+    [{"k": 5}, {"passage_title": True}, {"passage_overlap": 3}, {"keep_texts": True}],
 )
 def test_other_settings_do_not_mix_with_what_is_there(folder, tmp_path, changes):
     select(folder, tmp_path / "out", "lexical")
@@ -302,6 +302,17 @@ def test_other_settings_do_not_mix_with_what_is_there(folder, tmp_path, changes)
     assert small.tree(tmp_path / "out") == before
 
 
+def test_speed_may_change_on_the_way_and_portions_afterwards(folder, tmp_path):
+    first = select(folder, tmp_path / "out", "lexical")
+    settings = json.loads((tmp_path / "out" / "settings.json").read_text())
+    assert select(folder, tmp_path / "out", "lexical", batch_tokens=7, shard_queries=1) == first
+    (tmp_path / "out" / "settings.json").write_text(json.dumps(settings | {"counts": None}))  # begun, not done
+    (tmp_path / "out" / "shards" / "00001.parquet").unlink()
+    with pytest.raises(ValueError, match="begun with other settings: shard_queries is 3, now 1. Give"):
+        select(folder, tmp_path / "out", "lexical", batch_tokens=7, shard_queries=1)
+    assert select(folder, tmp_path / "out", "lexical", batch_tokens=7) == first | {"batch_tokens": 7}
+
+
 def test_changed_documents_weights_and_runs_are_noticed(folder, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
@@ -309,12 +320,12 @@ def test_changed_documents_weights_and_runs_are_noticed(folder, tmp_path):
     corpus = copy / "collection" / "corpus.jsonl"
     original = corpus.read_text()
     corpus.write_text(original.replace("the road", "the rail"))
-    with pytest.raises(ValueError, match="sha256 is"):
+    with pytest.raises(ValueError, match="sha256.documents is"):
         select(copy, tmp_path / "out", "one-label")
     corpus.write_text(original)
     select(copy, tmp_path / "out", "one-label")
     tiny.bert_checkpoint(copy / "one-label", layers=1, labels=1, initializer_range=0.2)
-    with pytest.raises(ValueError, match="sha256 is"):
+    with pytest.raises(ValueError, match="sha256.selector is"):
         select(copy, tmp_path / "out", "one-label")
 
 

@@ -137,7 +137,7 @@ def test_what_is_done_is_not_done_again_and_never_mixed(tokenizer, folder, tmp_p
     )
     assert rerank_queries(made, inputs, tmp_path, progress=False) == run
     assert 0 < sum(encoded) <= len(inputs.run["q2"])
-    with pytest.raises(ValueError, match="begun with other settings: model is"):
+    with pytest.raises(ValueError, match="begun with other settings: model.weights is"):
         rerank_queries(ranker(tokenizer, seed=1), inputs, tmp_path, progress=False)
     with pytest.raises(ValueError, match="begun with other settings: selector is"):
         rerank_queries(ranker(tokenizer, "self"), inputs, tmp_path, progress=False)

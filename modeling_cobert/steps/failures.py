@@ -1,0 +1,52 @@
+"""What an exception is to a user: something that they can mend, in one line, or a defect of ours."""
+
+import errno
+import os
+import traceback
+from pathlib import Path
+
+# Errors of libraries about what they were given, by name: modules of that name differ between versions.
+_OF_FILES = {
+    "ArrowException",
+    "SafetensorError",
+    "UnpicklingError",
+    "StrictDataclassError",
+    "HTTPError",
+    "OutOfMemoryError",
+}
+_HERE = Path(__file__).resolve().parents[1]
+
+
+def told(error: BaseException) -> str:
+    """One line for whoever ran a command."""
+    message = " ".join(str(error).split())
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{message}: free some space, and the same command goes on"
+    if "StrictDataclassError" in names and error.__cause__ is not None:
+        return told(error.__cause__)  # what the validator said, without who called it
+    if isinstance(error, MemoryError) or "OutOfMemoryError" in names:
+        return f"out of memory: take smaller batches or groups ({message or type(error).__name__})"
+    loaded = _loaded(error)
+    if isinstance(error, ValueError | OSError | ImportError | FloatingPointError) or names & _OF_FILES:
+        if loaded is not None and loaded not in message:
+            return f"{loaded}: cannot be loaded ({message or type(error).__name__})"
+        return message or type(error).__name__
+    if loaded is not None:
+        return f"{loaded}: cannot be loaded ({type(error).__name__}: {message})"
+    where = traceback.extract_tb(error.__traceback__)
+    place = f" at {Path(where[-1].filename).name}:{where[-1].lineno}" if where else ""
+    return f"{type(error).__name__}: {message}{place}. This is a bug in cobert: --debug shows where, please report it"
+
+
+def _loaded(error: BaseException) -> str | None:
+    """The checkpoint that transformers was loading when it failed, unless it failed in our own code."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if not frames or Path(frames[-1].f_code.co_filename).resolve().is_relative_to(_HERE):
+        return None
+    for frame in frames:
+        if frame.f_code.co_name == "from_pretrained":
+            name = frame.f_locals.get("pretrained_model_name_or_path")
+            if isinstance(name, str | os.PathLike):
+                return os.fspath(name)
+    return None
