@@ -322,7 +322,7 @@ def test_script_writes_every_format(files, capsys):
 
 def test_script_on_one_query_and_with_the_baseline_alone(tmp_path, capsys):
     write_qrels(tmp_path / "q.txt", {"q": {"a": 1}})
-    write_run(tmp_path / "a.trec", {"q": {"b": 1.0}}, "a")
+    write_run(tmp_path / "a.trec", {"q": {"b": 1.0, "a": 0.5}}, "a")
     write_run(tmp_path / "b.trec", {"q": {"a": 1.0}}, "b")
     common = {"qrels": str(tmp_path / "q.txt"), "baselines": [str(tmp_path / "a.trec")]}
     main(CompareArguments(runs=[str(tmp_path / "b.trec")], html=str(tmp_path / "r.html"), **common))
