@@ -42,9 +42,9 @@ def test_likeness_and_votes_equal_plain_loops():
 def test_shared_words_are_those_that_a_vote_comes_from():
     words = word_vectors(TEXTS)
     best = torch.tensor([0.0, 1.0, 0.0, 0.0, 0.0, 0.0])
-    assert words.shared(5, best) == ["make", "honey", "bees"] or words.shared(5, best)[0] == "make"
-    assert set(words.shared(5, best)) == {"make", "honey", "bees"}
-    assert len(words.shared(5, best, limit=2)) == 2
+    # The rarest first; of the two others, the one that the prototype has twice.
+    assert words.shared(5, best) == ["make", "bees", "honey"]
+    assert words.shared(5, best, limit=2) == ["make", "bees"]
     assert words.shared(4, best) == [] and words.shared(2, best) == []
 
 

@@ -302,7 +302,7 @@ def prototype_table(explanation: Explanation) -> Table:
 
 def document_table(explanation: Explanation, limit: int | None = None) -> Table:
     """Score and rank with everything on, and how far each part moved a document."""
-    # A model without calibrator and scorer has one thing to turn off: what its neighbours add to its start.
+    # A model without calibrator and scorer has one thing to turn off: what feedback and neighbours add.
     off = ["context off"] if explanation.parts == ["both"] else [OFF[part] for part in explanation.parts]
     columns = ["Document", "Text", "Rank", "First", "Score", *off]
     rows = []
