@@ -64,6 +64,8 @@ class CoBertConfig(PreTrainedConfig):
             selector's and the first stage's, each standardised over the query's list, with these weights, and what
             calibrator and scorer add to it, which is nothing before they are trained. With `[1, 0, 0]` an untrained
             model ranks as its encoder does. By default (the paper) the head on the last part gives the whole logit.
+            A score with weight 0 is left out, also while training; with 0 for the own relevance and neither calibrator
+            nor scorer, no pair is read at all.
         learn_starting_weights (`bool`, *optional*, defaults to `True`):
             Whether training changes the starting weights, `feedback_weight` and `neighbour_weight` among them.
         feedback_weight (`float`, *optional*, defaults to 0.0):
@@ -156,6 +158,11 @@ class CoBertConfig(PreTrainedConfig):
     def has_context(self) -> bool:
         """Whether anything but the pair itself has a say; without it this is BERT-Base."""
         return self.use_calibrator or self.use_scorer
+
+    @property
+    def reads_pairs(self) -> bool:
+        """Whether what the encoder makes of query-passage pairs has a say; if not, no pair need be encoded."""
+        return self.has_context or self.starting_weights is None or self.starting_weights[0] != 0
 
     @property
     def has_relevance_head(self) -> bool:

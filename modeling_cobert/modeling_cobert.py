@@ -136,10 +136,10 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
         self.classifier = nn.Linear(hidden, 1)
         reads_content = config.content_size > 0 and config.has_context
         self.content = nn.Linear(config.content_size, hidden, bias=False) if reads_content else None
-        starts, learned = config.starting_weights is not None, config.learn_starting_weights
-        self.start = CoBertStart(learned) if starts else None
+        known, learned = config.starting_weights, config.learn_starting_weights
+        self.start = None if known is None else CoBertStart(known, learned)
         self.feedback = CoBertFeedback(config.num_prototypes, learned) if config.feedback_weight else None
-        self.neighbours = CoBertNeighbours(learned) if starts and config.content_size else None
+        self.neighbours = CoBertNeighbours(learned) if self.start is not None and config.content_size else None
         self.text_side = TextSide()
         self.loading_faults = ""  # how the checkpoint's weights differ from the model's, if they do
         self.post_init()
@@ -446,7 +446,10 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
                 "token_type_ids": token_type_ids,
             }
             pairs = {name: x.flatten(0, 1) for name, x in inputs.items() if x is not None}  # (batch * (m + n), ...)
-            vectors = self.encode(**pairs, recorder=recorder).view(batch, documents, -1)  # (batch, m + n, hidden)
+            if config.reads_pairs:
+                vectors = self.encode(**pairs, recorder=recorder).view(batch, documents, -1)  # (batch, m + n, hidden)
+            else:
+                vectors = self.classifier.weight.new_zeros(batch, documents, config.hidden_size)
         if document_mask is None:
             document_mask = torch.ones(batch, documents, dtype=torch.long, device=vectors.device)
 

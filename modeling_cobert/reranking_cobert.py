@@ -18,6 +18,7 @@ from .grouping_cobert import best_first, merge_spans, overlapping_spans, startin
 from .passages_cobert import (
     CutDocument,
     PairTokenizer,
+    TokenRow,
     check_tokenizer,
     default_batch_tokens,
     load_tokenizer,
@@ -171,12 +172,10 @@ def encode_list(
     cut = pairs.cut(documents, *shape)
     words = None if model.feedback is None else word_vectors([document_text(d, i) for i, d in enumerate(documents)])
 
-    def encode(rows):
-        return map_rows(rows, pairs, model.encode, device, batch_tokens, advance)
-
     if selector == "self":
         # Every passage is encoded anyway, so the chosen ones' vectors are at hand.
-        vectors = encode([pairs.pair(query_ids, d.tokens(i)) for d in cut for i in range(len(d.spans))])
+        passages = [pairs.pair(query_ids, d.tokens(i)) for d in cut for i in range(len(d.spans))]
+        vectors = map_rows(passages, pairs, model.encode, device, batch_tokens, advance)
         best, relevance = best_passages(by_document(model.own_relevance(vectors).float().tolist(), cut))
         return EncodedList(
             vectors=vectors[_places(cut, best)], selector_scores=relevance, first_stage_scores=given, words=words
@@ -191,13 +190,23 @@ def encode_list(
         content = passages[_places(own_cut, best)]
     else:
         best, relevance = choose_passages(chooser, query, own_cut, batch_tokens)
+    chosen = [pairs.pair(query_ids, d.tokens(place)) for d, place in zip(cut, best, strict=True)]
     return EncodedList(
-        vectors=encode([pairs.pair(query_ids, d.tokens(place)) for d, place in zip(cut, best, strict=True)]),
+        vectors=encode_pairs(model, pairs, chosen, batch_tokens, advance),
         selector_scores=relevance,
         first_stage_scores=given,
         content=content,
         words=words,
     )
+
+
+def encode_pairs(model, pairs: PairTokenizer, rows: Sequence[TokenRow], batch_tokens: int, advance=None) -> Tensor:
+    """The vectors `(rows, hidden)` of query-passage pairs; zeros, at no cost, for a model where nothing reads them."""
+    if model.config.reads_pairs:
+        return map_rows(rows, pairs, model.encode, input_device(model), batch_tokens, advance)
+    if advance is not None:
+        advance(len(rows))
+    return torch.zeros(len(rows), model.config.hidden_size, dtype=model.dtype, device=input_device(model))
 
 
 def _places(documents: Sequence[CutDocument], best: Sequence[int]) -> list[int]:

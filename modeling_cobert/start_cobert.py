@@ -3,6 +3,8 @@
 """What a ranking starts from, before calibrator and scorer add to it: known scores, and what feedback by words and
 neighbours make of them."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -15,18 +17,21 @@ PROTOTYPE_SHARPNESS = 2.0
 class CoBertStart(nn.Module):
     """
     What is known of a document before its context is looked at: a mixture of the encoder's own relevance, the
-    selector's score and the first stage's, each standardised over the list.
+    selector's score and the first stage's, each standardised over the list. One whose weight is 0 to begin with is
+    left out for good.
     """
 
-    def __init__(self, learned: bool):
+    def __init__(self, weights: Sequence[float], learned: bool):
         super().__init__()
+        self.counted = [float(weight != 0) for weight in weights]
         self.weight = nn.Parameter(torch.empty(3), requires_grad=learned)
 
     def forward(self, relevance: Tensor, scores: Tensor, mask: Tensor) -> Tensor:
         """`(batch, n)`, `(batch, n, 2)`, `(batch, n)` -> `(batch, n)`; in float32, whose digits the scores need."""
         own = standardize_rows(relevance, mask).unsqueeze(-1)
+        weight = self.weight.float() * torch.tensor(self.counted, device=self.weight.device)
         # Not a matrix product, which autocast would compute in half precision.
-        return (torch.cat((own, scores.float()), dim=-1) * self.weight.float()).sum(dim=-1)
+        return (torch.cat((own, scores.float()), dim=-1) * weight).sum(dim=-1)
 
 
 class CoBertFeedback(nn.Module):

@@ -41,9 +41,14 @@ class WordVectors:
         """The cosines of all pairs of documents, or of those of a span, `(documents, documents)`."""
         end = self.count if end is None else end
         inside = (self.documents >= start) & (self.documents < end)
-        rows = torch.zeros(end - start, len(self.words))
-        rows[self.documents[inside] - start, self.columns[inside]] = self.values[inside]
-        return rows @ rows.T
+        documents, columns, values = self.documents[inside] - start, self.columns[inside], self.values[inside]
+        own = torch.zeros(end - start).index_add(0, documents, values.square())
+        # Words of one document alone, which are most, say nothing of two; without them the product is a fraction.
+        shared = torch.bincount(columns, minlength=len(self.words)) > 1
+        kept, places = shared[columns], shared.cumsum(0) - 1
+        rows = torch.zeros(end - start, int(shared.sum()))
+        rows[documents[kept], places[columns[kept]]] = values[kept]
+        return (rows @ rows.T).diagonal_scatter(own)
 
     def votes(self, shares: Tensor) -> Tensor:
         """`likeness() @ shares`, `(documents,)` -> `(documents,)`, without the square matrix: a list may be long."""

@@ -125,6 +125,36 @@ def test_every_weight_that_learns_has_a_gradient(variant, fields):
     assert [name for name, p in made.named_parameters() if p.requires_grad and p.grad is None] == []
 
 
+@pytest.mark.parametrize("variant", ["full", "neither"])
+def test_a_weight_of_zero_stays_out(variant):
+    """Its score may be anything, and no step of a training lets it in."""
+    made = model(variant, starting_weights=[0.8, 0.0, 0.5])
+    inputs = batch(made)
+    other = {**inputs, "starting_scores": inputs["starting_scores"] * torch.tensor([-7.0, 1.0])}
+    assert torch.equal(made(**inputs).logits, made(**other).logits)
+    optimizer = torch.optim.Adam(made.start.parameters(), lr=0.1)
+    made(**inputs).loss.backward()
+    optimizer.step()
+    own, selector, first_stage = made.start.weight.tolist()
+    assert selector == 0 and own != pytest.approx(0.8) and first_stage != pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("variant", tiny.VARIANTS)
+def test_pairs_are_read_only_where_they_have_a_say(tmp_path, variant):
+    """An encoder that gives no numbers at all spoils every ranking that it has a say in, and no other."""
+    made = model(variant, starting_weights=[0.0, 1.0, 0.5], feedback_weight=0.9)
+    made.tokenizer = tiny.tokenizer(tmp_path)
+    inputs, given = batch(made), documents(9)
+    before, ranking = made(**inputs).logits, made.rerank("bees see", given)
+    torch.nn.init.constant_(made.encoder.embeddings.LayerNorm.weight, math.nan)
+    after = made(**inputs).logits
+    assert made.config.reads_pairs == (variant != "neither")
+    if made.config.reads_pairs:
+        assert after.isnan().any()
+    else:
+        assert torch.equal(before, after) and made.rerank("bees see", given) == ranking
+
+
 @KINDS
 @pytest.mark.parametrize("variant", ["full", "calibrator", "scorer", "neither"])
 def test_order_padding_and_other_groups_change_nothing(variant, fields):

@@ -39,6 +39,16 @@ def test_likeness_and_votes_equal_plain_loops():
     assert_close(words.take(order).likeness(), expected[order][:, order], **CLOSE)
 
 
+def test_documents_without_a_word_in_common():
+    """Words that one document alone has are left out of the product, and not out of its length."""
+    texts = ["red blue", "", "green", "red sky sky"]
+    likeness = word_vectors(texts).likeness()
+    assert_close(likeness, torch.tensor(by_hand(texts)), **CLOSE)
+    assert likeness.diagonal().tolist() == pytest.approx([1, 0, 1, 1]) and likeness[2, :2].tolist() == [0, 0]
+    assert_close(word_vectors(["a b", "c"]).likeness(), torch.eye(2), **CLOSE)
+    assert word_vectors(["", ""]).likeness().tolist() == [[0, 0], [0, 0]]
+
+
 def test_shared_words_are_those_that_a_vote_comes_from():
     words = word_vectors(TEXTS)
     best = torch.tensor([0.0, 1.0, 0.0, 0.0, 0.0, 0.0])

@@ -12,6 +12,8 @@ from ..grouping_cobert import best_first, draw_offset, overlapping_spans, starti
 from ..words_cobert import word_vectors
 
 PROTOTYPES = ("selector", "first-stage", "none")
+# Up to so many bytes, what compares the words of all lists stays in memory from epoch to epoch.
+KEPT_BYTES = 2**30
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,8 @@ class GroupView(Dataset):
         column = rows.select_columns(["doc_ids"]).with_format("arrow")[:]["doc_ids"]
         self.lengths = pc.list_value_length(column).to_pylist()
         self.query_ids = list(rows["query_id"])
+        size = sum(4 * length * length for length in self.lengths)
+        self._likeness: dict[int, torch.Tensor] | None = {} if size <= KEPT_BYTES else None
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
@@ -143,8 +147,16 @@ class GroupView(Dataset):
             row["teacher_scores"] = [scores.get(doc_id, math.nan) for doc_id in row["doc_ids"]]
         group = {"group": number, **make_group(row, (start, end), self.options, self._content(row))}
         if self.likeness:
-            group["likeness"] = word_vectors(row["texts"]).likeness(start, end)
+            group["likeness"] = self._compare_words(place, row["texts"], start, end)
         return group
+
+    def _compare_words(self, place: int, texts: Sequence[str], start: int, end: int) -> torch.Tensor:
+        """How alike the words of a group's documents are `(documents, documents)`, counted over the whole list."""
+        if self._likeness is None:
+            return word_vectors(texts).likeness(start, end)
+        if place not in self._likeness:
+            self._likeness[place] = word_vectors(texts).likeness()
+        return self._likeness[place][start:end, start:end]
 
     def _content(self, row: Mapping) -> dict[str, Sequence | torch.Tensor]:
         parts: dict[str, Sequence | torch.Tensor] = {}

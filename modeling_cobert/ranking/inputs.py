@@ -17,10 +17,13 @@ from ..data.rows import RowsFolder, load_rows
 from ..data.rows_card import split_file
 from ..modeling_cobert import CoBertForGroupwiseRanking
 from ..steps.hashing import file_sha256
-from ..words_cobert import word_vectors
+from ..words_cobert import WordVectors, word_vectors
 from .ranker import EncodedQuery, Ranker
 
 logger = logging.getLogger(__name__)
+
+# Of so many queries the words stay in memory: about a megabyte each, with 500 candidates.
+KEPT_QUERIES = 256
 
 
 def chosen_queries(
@@ -100,6 +103,7 @@ class RowsInputs:
     options: GroupOptions = field(default_factory=GroupOptions)
     vectors: Callable[[str], Tensor] | None = None
     content: Callable[[str], Tensor] | None = None
+    _words: dict[str, WordVectors] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -172,10 +176,17 @@ class RowsInputs:
             selector_scores=row["selector_scores"],
             first_stage_scores=row["first_stage_scores"],
             content=content,
-            words=None if ranker.model.feedback is None else word_vectors(row["texts"]),
+            words=None if ranker.model.feedback is None else self._count_words(row),
             grouping=options,
             prototypes=options.choose_prototypes(row["selector_scores"]),
         )
+
+    def _count_words(self, row: Mapping) -> WordVectors:
+        """The words of a row's documents; those of the first queries are kept, since a training ranks them again."""
+        words = self._words.get(row["query_id"]) or word_vectors(row["texts"])
+        if len(self._words) < KEPT_QUERIES:
+            self._words[row["query_id"]] = words
+        return words
 
 
 def rows_inputs(

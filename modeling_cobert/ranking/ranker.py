@@ -14,12 +14,13 @@ from ..data.groups import Grouping, GroupOptions
 from ..data.selection import selector_sha256
 from ..grouping_cobert import merge_spans
 from ..modeling_cobert import CoBertForGroupwiseRanking
-from ..passages_cobert import PairTokenizer, default_batch_tokens, map_rows
+from ..passages_cobert import PairTokenizer, default_batch_tokens
 from ..reranking_cobert import (
     EncodedList,
     calibrate_list,
     content_selector,
     encode_list,
+    encode_pairs,
     score_groups,
     start_list,
 )
@@ -124,7 +125,7 @@ class Ranker:
     def encode_passages(self, query: str, passages: Sequence[str], advance: Callable | None = None) -> Tensor:
         """The vectors `(passages, hidden)` of passages that were chosen before."""
         rows = self.pairs.rows(query, passages)
-        return map_rows(rows, self.pairs, self.model.encode, self.model.device, self.batch_tokens, advance)
+        return encode_pairs(self.model, self.pairs, rows, self.batch_tokens, advance)
 
     @torch.inference_mode()
     def embed_passages(self, passages: Sequence[str]) -> Tensor | None:

@@ -4,6 +4,7 @@ import logging
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -21,6 +22,10 @@ from ..steps.shards import fill
 logger = logging.getLogger(__name__)
 
 PAIRS_A_FILE = 4096
+# Passages whose content is read, and checked, together.
+PASSAGES_A_BLOCK = 64
+# About 100 MB of content stay in memory.
+KEPT_BLOCKS = 1024
 # Part of a cache's name: files of another layout are never met.
 LAYOUT = 2
 
@@ -146,9 +151,24 @@ class FrozenVectors(StoredVectors):
             raise ValueError(f"query {row['query_id']!r}: {error}") from error
 
 
+class NoVectors:
+    """In place of [`FrozenVectors`] for a model where nothing reads what the encoder makes of a pair: zeros."""
+
+    def __init__(self, rows, width: int):
+        self.width = width
+        self.counts = {row["query_id"]: len(row["doc_ids"]) for row in rows.select_columns(["query_id", "doc_ids"])}
+
+    def __call__(self, query_id: str) -> Tensor:
+        return torch.zeros(1, 1).expand(self.counts[query_id], self.width)
+
+    def encode(self, state: PartialState | None = None) -> None:
+        """There is nothing to do."""
+
+
 class ContentVectors(StoredVectors):
     """
-    What the passages are about: the unit vectors of a bi-encoder, which no training changes.
+    What the passages are about: the unit vectors of a bi-encoder, which no training changes. They do not depend on
+    the query, so that a passage is embedded once, however many lists it is in.
 
     Args:
         selector ([`BiEncoderSelector`]): the bi-encoder.
@@ -161,7 +181,21 @@ class ContentVectors(StoredVectors):
         made.add(["content", config_sha256(config), selector.pooling, selector.pairs.max_length, PAIRS_A_FILE])
         made.add_tokenizer(selector.pairs.tokenizer)
         made.add_weights(selector.model)
-        super().__init__(rows, folder, made, config.hidden_size, selector.model.device)
+        known: dict[str, int] = {}  # in the order of the lists, so that those of one lie together
+        self.needed = {
+            row["query_id"]: [known.setdefault(passage, len(known)) for passage in row["passages"]] for row in rows
+        }
+        passages, size = list(known), PASSAGES_A_BLOCK
+        blocks = [
+            {"query_id": str(number), "query": "", "passages": passages[number * size : (number + 1) * size]}
+            for number in range(-(-len(passages) // size))
+        ]
+        super().__init__(blocks, folder, made, config.hidden_size, selector.model.device)
+        self._block = lru_cache(KEPT_BLOCKS)(super().__call__)
+
+    def __call__(self, query_id: str) -> Tensor:
+        places = [divmod(place, PASSAGES_A_BLOCK) for place in self.needed[query_id]]
+        return torch.stack([self._block(str(block))[i] for block, i in places])
 
     def make(self, rows: Sequence[Mapping], batch_tokens: int) -> Tensor:
         return self.selector.embed_texts([passage for row in rows for passage in row["passages"]], batch_tokens)

@@ -36,7 +36,7 @@ from ..steps.folders import (
 from .arguments import CoBertTrainingArguments, DataOptions, ModelOptions, TeacherOptions
 from .card import write_card
 from .checks import check_space, full_disk_named
-from .frozen import ContentVectors, FrozenVectors
+from .frozen import ContentVectors, FrozenVectors, NoVectors
 from .gradient_cache import encoder_in_chunks
 from .initial import check_sources, in_fold, initial_model, source_name, variant_of
 from .interruption import Interruption, last_complete_checkpoint
@@ -274,6 +274,11 @@ class SplitTraining:
             raise ValueError(
                 "--train_rows has other passages than --rows, whose content or words are read: leave out one of them"
             )
+        if not (model.config.reads_pairs or self.args.freeze_encoder):
+            raise ValueError(
+                "--starting_weights begins with 0 and there is neither calibrator nor scorer, so nothing reads what "
+                "the encoder makes of a pair, and there is nothing to train in it: give --freeze_encoder, or a weight"
+            )
         check_texts(model, self.rows)
 
     def _trainer(self, model) -> GroupTrainer:
@@ -312,11 +317,14 @@ class SplitTraining:
         qrels = {q: self.rows.qrels[q] for q in query_ids if self.rows.qrels.get(q)}
         return RowsInputs(self.rows, query_ids, qrels, self.group_options, self.vectors, self.content)
 
-    def _encode(self, model) -> tuple[FrozenVectors | None, ContentVectors | None]:
+    def _encode(self, model) -> tuple[FrozenVectors | NoVectors | None, ContentVectors | None]:
         """What no step changes, encoded once: a frozen encoder's vectors, and what the passages are about."""
         rows = self.rows.dataset({*self.split.train, *self.split.validation, *self.split.test})
         folder = self.args.vectors_dir or self.top / "_vectors"
-        vectors = FrozenVectors(model, rows, folder) if self.args.freeze_encoder else None
+        vectors: FrozenVectors | NoVectors | None = None
+        if self.args.freeze_encoder:
+            read = model.config.reads_pairs
+            vectors = FrozenVectors(model, rows, folder) if read else NoVectors(rows, model.config.hidden_size)
         content = ContentVectors(content_selector(model), rows, folder) if model.config.content_size else None
         for stored in (vectors, content):
             if stored is not None:

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from modeling_cobert import CoBertConfig
+from modeling_cobert.data import groups as groups_module
 from modeling_cobert.data.groups import Grouping, GroupOptions, GroupView, make_group
+from modeling_cobert.words_cobert import word_vectors
 
 ROW = {
     "query_id": "q",
@@ -177,6 +179,24 @@ def test_whole_documents_are_not_read(vectors):
     views = [GroupView(rows, options(), vectors=vectors) for rows in (plain, whole)]
     assert views[0].rows.column_names == views[1].rows.column_names
     assert list(map(str, views[0])) == list(map(str, views[1]))
+
+
+def test_words_are_compared_over_the_list_and_once(monkeypatch):
+    """Kept or not, a group's part of the list's comparison; what is kept is not made again."""
+    texts = ["red sky", "blue sky sea", "red red sea", "", "sea"]
+    expected = word_vectors(texts).likeness()
+    made = []
+    monkeypatch.setattr(groups_module, "word_vectors", lambda texts: made.append(texts) or word_vectors(texts))
+    rows = datasets.Dataset.from_list([ROW | {"texts": texts}])
+    for kept, times in ((100, 1), (99, 4)):
+        monkeypatch.setattr(groups_module, "KEPT_BYTES", kept)
+        made.clear()
+        view = GroupView(rows, options(), likeness=True)
+        for _ in range(2):
+            first, second = (group["likeness"] for group in view)
+            torch.testing.assert_close(first, expected[:3, :3])
+            torch.testing.assert_close(second, expected[2:, 2:])
+        assert len(made) == times
 
 
 @pytest.mark.parametrize("vectors", [None, lambda query_id: torch.zeros(5, 2)])

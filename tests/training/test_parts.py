@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 from tiny_rows import make_rows
 
+from modeling_cobert import CoBertForGroupwiseRanking
 from modeling_cobert.collections.trec import read_run
 from modeling_cobert.data.rows import load_rows
 from modeling_cobert.data.selection import TEXTS
@@ -15,6 +16,7 @@ from modeling_cobert.ranking.inputs import rows_inputs
 from modeling_cobert.ranking.loading import load_cobert
 from modeling_cobert.ranking.ranker import Ranker, rank_query
 from modeling_cobert.steps.folders import read_settings, write_settings
+from modeling_cobert.training import frozen as frozen_module
 from modeling_cobert.training.frozen import ContentVectors
 from modeling_cobert.training.initial import initial_model
 from modeling_cobert.training.train import train
@@ -115,6 +117,42 @@ def test_content_is_the_bi_encoders_and_kept(embedded, bi_encoder, tmp_path):
     again = ContentVectors(chooser, rows, tmp_path)
     again.encode()
     assert [path.stat().st_mtime_ns for path in again.paths] == stamps
+
+
+def test_a_passage_of_many_lists_is_embedded_once(bi_encoder, tmp_path, monkeypatch):
+    """More passages than a block has, in lists that share them; every list gets its own back, in its order."""
+    monkeypatch.setattr(frozen_module, "PASSAGES_A_BLOCK", 4)
+    texts = [f"{a} {b}" for a in tiny.WORDS[:5] for b in tiny.WORDS[5:8]]
+    lists = {"q": texts[:9], "r": texts[8:3:-1] + texts[:2], "s": [texts[14]] * 3}
+    rows = [{"query_id": q, "query": q, "passages": passages} for q, passages in lists.items()]
+    chooser = tiny.model().text_side.find_selector(bi_encoder, 32, "cpu")
+    embedded: list[str] = []
+    embed = chooser.embed_texts
+    monkeypatch.setattr(chooser, "embed_texts", lambda texts, n: embedded.extend(texts) or embed(texts, n))
+    stored = ContentVectors(chooser, rows, tmp_path)
+    stored.encode()
+    assert sorted(embedded) == sorted(texts[:9] + [texts[14]])
+    for query_id, passages in lists.items():
+        torch.testing.assert_close(stored(query_id), embed(passages, 64), atol=1e-6, rtol=0)
+
+
+def test_an_encoder_without_a_say_is_not_run(arguments, with_texts, tmp_path, monkeypatch):
+    """No pair is encoded in training or test, and none can be learned from."""
+    model = {"starting_weights": [0.0, 1.0, 0.5], "feedback_weight": 0.4, "variant": "neither"}
+    given = {"model": model, "data": {"rows": str(with_texts)}, "start_learning_rate": 0.02, **ONE_EPOCH}
+    with pytest.raises(ValueError, match="nothing reads what the encoder makes of a pair.* give --freeze_encoder"):
+        train(*arguments(**given))
+    assert not (tmp_path / "out").exists()
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("a pair was encoded")
+
+    monkeypatch.setattr(CoBertForGroupwiseRanking, "encode", refuse)
+    train(*arguments(**given, freeze_encoder=True))
+    made, run = load_cobert(tmp_path / "out"), read_run(tmp_path / "out" / "test.trec")
+    assert made.start.weight[0] == 0 and made.start.weight[1] != 1
+    inputs = rows_inputs(with_texts, split="test")
+    assert {q: list(rank_query(Ranker.wrap(made), inputs, q)) for q in run} == {q: list(run[q]) for q in run}
 
 
 @pytest.mark.parametrize("frozen", [False, True])
