@@ -4,7 +4,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +17,11 @@ def document_text(document: str | Mapping, position: int | None = None) -> str:
     """Title and whole text of a document, which is what its words are counted in."""
     title, text = split_document(document, position)
     return f"{title} {text}" if title else text
+
+
+def count_words(text: str) -> Counter:
+    """How often each word is in a text."""
+    return count_terms(text)[1]
 
 
 @dataclass(frozen=True)
@@ -74,12 +79,16 @@ class WordVectors:
         return torch.zeros(len(self.words)).index_add(0, self.columns, votes)
 
 
-def word_vectors(texts: Sequence[str]) -> WordVectors:
+def word_vectors(texts: Sequence[str], count: Callable[[str], Counter] = count_words) -> WordVectors:
     """
     The word vectors of a list of texts.
 
     Document frequencies are those of the list at hand. So what all candidates share, the query's own words first of
     all, counts for little, and no collection needs to be known. No stemming and no stop list, as in lexical selection.
+
+    Args:
+        texts (`list[str]`): whole documents.
+        count (`Callable`, *optional*): how often each word is in a text; another one may remember texts.
 
     Example:
 
@@ -88,7 +97,7 @@ def word_vectors(texts: Sequence[str]) -> WordVectors:
     tensor([0.1361, 1.0000, 0.4082])
     ```
     """
-    counts = [count_terms(text)[1] for text in texts]
+    counts = [count(text) for text in texts]
     frequencies = Counter(word for words in counts for word in words)
     idf = {word: math.log((len(texts) + 1) / frequency) for word, frequency in frequencies.items()}
     places = {word: place for place, word in enumerate(idf)}

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import Dataset
 
 from ..grouping_cobert import best_first, draw_offset, overlapping_spans, starting_scores
-from ..words_cobert import word_vectors
+from .words import list_words
 
 PROTOTYPES = ("selector", "first-stage", "none")
 # Up to so many bytes, what compares the words of all lists stays in memory from epoch to epoch.
@@ -153,9 +153,9 @@ class GroupView(Dataset):
     def _compare_words(self, place: int, texts: Sequence[str], start: int, end: int) -> torch.Tensor:
         """How alike the words of a group's documents are `(documents, documents)`, counted over the whole list."""
         if self._likeness is None:
-            return word_vectors(texts).likeness(start, end)
+            return list_words(texts).likeness(start, end)
         if place not in self._likeness:
-            self._likeness[place] = word_vectors(texts).likeness()
+            self._likeness[place] = list_words(texts).likeness()
         return self._likeness[place][start:end, start:end]
 
     def _content(self, row: Mapping) -> dict[str, Sequence | torch.Tensor]:

@@ -15,9 +15,10 @@ from ..data.candidates import Candidates, find_candidates
 from ..data.groups import Grouping, GroupOptions
 from ..data.rows import RowsFolder, load_rows
 from ..data.rows_card import split_file
+from ..data.words import list_words
 from ..modeling_cobert import CoBertForGroupwiseRanking
 from ..steps.hashing import file_sha256
-from ..words_cobert import WordVectors, word_vectors
+from ..words_cobert import WordVectors
 from .ranker import EncodedQuery, Ranker
 
 logger = logging.getLogger(__name__)
@@ -183,7 +184,7 @@ class RowsInputs:
 
     def _count_words(self, row: Mapping) -> WordVectors:
         """The words of a row's documents; those of the first queries are kept, since a training ranks them again."""
-        words = self._words.get(row["query_id"]) or word_vectors(row["texts"])
+        words = self._words.get(row["query_id"]) or list_words(row["texts"])
         if len(self._words) < KEPT_QUERIES:
             self._words[row["query_id"]] = words
         return words

@@ -186,7 +186,7 @@ def test_words_are_compared_over_the_list_and_once(monkeypatch):
     texts = ["red sky", "blue sky sea", "red red sea", "", "sea"]
     expected = word_vectors(texts).likeness()
     made = []
-    monkeypatch.setattr(groups_module, "word_vectors", lambda texts: made.append(texts) or word_vectors(texts))
+    monkeypatch.setattr(groups_module, "list_words", lambda texts: made.append(texts) or word_vectors(texts))
     rows = datasets.Dataset.from_list([ROW | {"texts": texts}])
     for kept, times in ((100, 1), (99, 4)):
         monkeypatch.setattr(groups_module, "KEPT_BYTES", kept)
