@@ -76,8 +76,9 @@ class CoBertConfig(PreTrainedConfig):
             unit vectors of the chosen passages, which do not depend on the query, go with the interaction vectors
             into calibrator and scorer, so that these can tell what a document is about. 0 (the paper) is without.
         neighbour_weight (`float`, *optional*, defaults to 0.0):
-            With content and starting weights: how much a document's logit is drawn to what the documents of its group
-            start from that are about the same (score regularisation, Diaz 2005).
+            With starting weights: how much a document's logit is drawn to what the documents of its group start from
+            that are like it (score regularisation, Diaz 2005): in content, where the model has `content_size`, else
+            in the words of whole documents.
 
     Example:
 
@@ -163,6 +164,11 @@ class CoBertConfig(PreTrainedConfig):
     def reads_pairs(self) -> bool:
         """Whether what the encoder makes of query-passage pairs has a say; if not, no pair need be encoded."""
         return self.has_context or self.starting_weights is None or self.starting_weights[0] != 0
+
+    @property
+    def reads_words(self) -> bool:
+        """Whether the words of whole documents have a say: in feedback, or in who is whose neighbour."""
+        return bool(self.feedback_weight or (self.neighbour_weight and not self.content_size))
 
     @property
     def has_relevance_head(self) -> bool:
@@ -252,10 +258,8 @@ class CoBertConfig(PreTrainedConfig):
             )
         if not math.isfinite(self.neighbour_weight):
             raise ValueError(f"`neighbour_weight` must be a finite number, got {self.neighbour_weight}.")
-        if self.neighbour_weight and not (self.content_size and self.starting_weights is not None):
-            raise ValueError(
-                "`neighbour_weight` needs `content_size` and `starting_weights`: set both, or leave it 0."
-            )
+        if self.neighbour_weight and self.starting_weights is None:
+            raise ValueError("`neighbour_weight` needs `starting_weights`: set them, or leave it 0.")
 
     def validate_selector(self):
         """The named selector can work in this variant."""

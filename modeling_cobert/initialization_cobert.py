@@ -102,7 +102,8 @@ def _cobert_source(cls, path: str | os.PathLike) -> _Source:
         weight = model.feedback.weight.item() or model.config.feedback_weight
         fields |= {"feedback_weight": weight, "num_prototypes": model.config.num_prototypes}
     if model.neighbours is not None:
-        fields |= {"content_size": model.config.content_size, "neighbour_weight": model.neighbours.weight.item()}
+        weight = model.neighbours.weight.item() or model.config.neighbour_weight
+        fields |= {"content_size": model.config.content_size, "neighbour_weight": weight}
     plain = _plain(model.config.encoder_config, model.config.encoder_config.name_or_path)
     return _Source(plain, model.encoder.state_dict(), row, fields, start)
 

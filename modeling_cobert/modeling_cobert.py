@@ -20,7 +20,7 @@ from .loss_cobert import ranking_loss
 # Not used here: transformers ships a model's code by following its relative imports; this brings the pipeline along.
 from .pipeline_cobert import CoBertTextRankingPipeline  # noqa: F401
 from .reranking_cobert import TextSide, rerank
-from .start_cobert import PROTOTYPE_SHARPNESS, SHARPNESS, CoBertFeedback, CoBertNeighbours, CoBertStart
+from .start_cobert import PROTOTYPE_SHARPNESS, SHARPNESS, CoBertFeedback, CoBertNeighbours, CoBertStart, cosines
 
 logger = logging.get_logger(__name__)
 
@@ -139,7 +139,8 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
         known, learned = config.starting_weights, config.learn_starting_weights
         self.start = None if known is None else CoBertStart(known, learned)
         self.feedback = CoBertFeedback(config.num_prototypes, learned) if config.feedback_weight else None
-        self.neighbours = CoBertNeighbours(learned) if self.start is not None and config.content_size else None
+        draws = self.start is not None and (config.content_size or config.neighbour_weight)
+        self.neighbours = CoBertNeighbours(learned) if draws else None
         self.text_side = TextSide()
         self.loading_faults = ""  # how the checkpoint's weights differ from the model's, if they do
         self.post_init()
@@ -318,14 +319,14 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
             likeness (`torch.Tensor` of shape `(batch, n, n)`): how alike the documents' words are.
             mask (`torch.Tensor` of shape `(batch, n)`): 1 for real candidates.
         """
-        if self.feedback is None or start is None:
+        if start is None or not self.config.reads_words:
             return start
         if likeness is None:
             raise ValueError(
-                "this model learns from the words of the best documents (feedback_weight): pass likeness, the cosines "
-                "of the candidates' word vectors"
+                "this model compares the words of documents (feedback_weight, or neighbour_weight without content): "
+                "pass likeness, the cosines of the candidates' word vectors"
             )
-        return self.feedback(start, likeness, mask)
+        return start if self.feedback is None else self.feedback(start, likeness, mask)
 
     def score(
         self,
@@ -334,6 +335,7 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
         recorder: CoBertRecorder | None = None,
         start: Tensor | None = None,
         content: Tensor | None = None,
+        likeness: Tensor | None = None,
     ) -> Tensor:
         """
         One relevance logit for each document of a group.
@@ -346,12 +348,16 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
                 `starting_weights` the context is added to it.
             content (`torch.Tensor` of shape `(batch, n, content_size)`, *optional*): what the documents are about, in
                 a model with `starting_weights` and `content_size`.
+            likeness (`torch.Tensor` of shape `(batch, n, n)`, *optional*): how alike the documents' words are, in one
+                with `starting_weights` and `neighbour_weight` and no content.
 
         Returns:
             `torch.Tensor` of shape `(batch, n)`.
         """
-        if self.neighbours is not None and start is not None and content is not None:
-            start = self.neighbours(start, content, torch.ones_like(start) if mask is None else mask)
+        if self.neighbours is not None and start is not None:
+            alike = likeness if not self.config.content_size else None if content is None else cosines(content)
+            if alike is not None:
+                start = self.neighbours(start, alike, torch.ones_like(start) if mask is None else mask)
         if start is not None and not self.config.has_context:
             return start
         if self.scorer is not None:
@@ -416,7 +422,8 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
             content (`torch.Tensor` of shape `(batch, m + n, content_size)`, *optional*):
                 In a model with `content_size`: the bi-encoder's unit vector of each passage.
             likeness (`torch.Tensor` of shape `(batch, n, n)`, *optional*):
-                In a model with `feedback_weight`: how alike the words of the candidates' documents are.
+                In a model with `feedback_weight`, or with `neighbour_weight` and no content: how alike the words of
+                the candidates' documents are.
             return_dict (`bool`, *optional*):
                 Whether to return a [`CoBertRankingOutput`] (the default) or a tuple.
         """
@@ -463,7 +470,7 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
                 joined[:, :m], candidates, document_mask[:, :m], recorder, relevance
             )
         about = None if content is None else content[:, m:]
-        logits = self.score(candidates, mask, recorder, start, about)  # (batch, n)
+        logits = self.score(candidates, mask, recorder, start, about, likeness)  # (batch, n)
         return CoBertRankingOutput(
             loss=None if labels is None else ranking_loss(config.loss, logits, labels, mask),
             logits=logits,

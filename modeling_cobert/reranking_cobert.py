@@ -11,6 +11,7 @@ from numbers import Integral
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
@@ -170,7 +171,7 @@ def encode_list(
     given = None if model.start is None else first_stage_scores(documents)
     query_ids = pairs.query(query)
     cut = pairs.cut(documents, *shape)
-    words = None if model.feedback is None else word_vectors([document_text(d, i) for i, d in enumerate(documents)])
+    words = word_vectors([document_text(d, i) for i, d in enumerate(documents)]) if config.reads_words else None
 
     if selector == "self":
         # Every passage is encoded anyway, so the chosen ones' vectors are at hand.
@@ -264,7 +265,7 @@ def score_list(model, encoded: EncodedList, batch_tokens: int = 16384) -> list[f
     prototypes = best_first(encoded.selector_scores, model.num_prototypes)
     calibrated, _ = calibrate_list(model, encoded, prototypes, batch_tokens)
     start = start_list(model, encoded)
-    logits = score_groups(model, calibrated, groups, batch_tokens, start, encoded.content)
+    logits = score_groups(model, calibrated, groups, batch_tokens, start, encoded.content, encoded.words)
     return merge_spans(groups, logits, config.overlap_merge)
 
 
@@ -322,6 +323,7 @@ def score_groups(
     batch_tokens: int = 16384,
     start: Tensor | None = None,
     content: Tensor | None = None,
+    words: WordVectors | None = None,
 ) -> list[list[float]]:
     """
     The logits for groups of a list: one list a group, one logit a document.
@@ -331,7 +333,11 @@ def score_groups(
         groups (`list[tuple[int, int]]`): the groups' first places and ends.
         start (`torch.Tensor` of shape `(documents,)`, *optional*): what [`start_list`] gave for the list.
         content (`torch.Tensor` of shape `(documents, content_size)`, *optional*): what the passages are about.
+        words ([`~words_cobert.WordVectors`], *optional*): of the list's whole documents.
     """
+    by_words = model.neighbours is not None and not model.config.content_size
+    if by_words and words is None:
+        raise ValueError("this model compares the words of whole documents (neighbour_weight), which are not there")
 
     def of_groups(values: Tensor | None) -> Tensor | None:
         return None if values is None else values[places]
@@ -344,9 +350,20 @@ def score_groups(
         places = torch.tensor([[min(first + i, end - 1) for i in range(longest)] for first, end in batch])
         mask = torch.tensor([[int(first + i < end) for i in range(longest)] for first, end in batch])
         places, mask = places.to(vectors.device), mask.to(vectors.device)
-        logits = model.score(vectors[places], mask, start=of_groups(start), content=of_groups(content))
+        likeness = None
+        if by_words and words is not None:
+            likeness = _likeness_of_groups(words, batch, longest).to(vectors.device)
+        logits = model.score(
+            vectors[places], mask, start=of_groups(start), content=of_groups(content), likeness=likeness
+        )
         scores += [row[: end - first] for row, (first, end) in zip(logits.float().tolist(), batch, strict=True)]
     return scores
+
+
+def _likeness_of_groups(words: WordVectors, groups: Sequence[tuple[int, int]], longest: int) -> Tensor:
+    """How alike the words of each group's documents are `(groups, longest, longest)`, 0 where there is none."""
+    squares = [words.likeness(first, end) for first, end in groups]
+    return torch.stack([F.pad(square, (0, longest - len(square)) * 2) for square in squares])
 
 
 def _check_inputs(query: str, documents, top_k: int | None, batch_tokens: int | None) -> list:

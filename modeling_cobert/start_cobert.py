@@ -68,29 +68,41 @@ class CoBertFeedback(nn.Module):
 
 class CoBertNeighbours(nn.Module):
     """
-    Draws the logits of documents that are about the same to each other: to a document's own the mean of the others is
-    added, weighted by how near their contents are, and standardised over the group.
+    Draws the logits of documents that are alike to each other: to a document's own the mean of the others is added,
+    weighted by how alike they are, in content or in words, and standardised over the group.
     """
 
     def __init__(self, learned: bool):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(()), requires_grad=learned)
-        # How sharply near contents are told from far ones, as a logarithm: cosines lie close together.
+        # How sharply those that are more alike are told from the others, as a logarithm: cosines lie close together.
         self.sharpness = nn.Parameter(torch.empty(()), requires_grad=learned)
 
-    def shares(self, content: Tensor, mask: Tensor) -> Tensor:
-        """How much each document `(batch, n, 1)` heeds each other real one `(batch, 1, n)`: rows sum to 1, or to 0."""
-        content, real = content.float(), mask.bool()
+    def shares(self, alike: Tensor, mask: Tensor) -> Tensor:
+        """
+        How much each document `(batch, n, 1)` heeds each other real one `(batch, 1, n)`: rows sum to 1, or to 0.
+
+        Args:
+            alike (`torch.Tensor` of shape `(batch, n, n)`): the cosines of the documents' contents, or words.
+            mask (`torch.Tensor` of shape `(batch, n)`): 1 for real documents.
+        """
+        real = mask.bool()
         others = real.unsqueeze(-2) & ~torch.eye(real.shape[-1], dtype=torch.bool, device=real.device)
-        nearness = content @ content.transpose(-1, -2) * self.sharpness.float().exp()  # (batch, n, n)
+        nearness = alike.float() * self.sharpness.float().exp()  # (batch, n, n)
         return nearness.masked_fill(~others, torch.finfo(nearness.dtype).min).softmax(dim=-1) * others
 
-    def forward(self, logits: Tensor, content: Tensor, mask: Tensor) -> Tensor:
-        """`(batch, n)`, `(batch, n, content_size)`, `(batch, n)` -> `(batch, n)`, in float32."""
+    def forward(self, logits: Tensor, alike: Tensor, mask: Tensor) -> Tensor:
+        """`(batch, n)`, how alike the documents are `(batch, n, n)`, `(batch, n)` -> `(batch, n)`, in float32."""
         with torch.autocast(logits.device.type, enabled=False):
             known = logits.float().masked_fill(~mask.bool(), 0.0).unsqueeze(-1)
-            votes = (self.shares(content, mask) @ known).squeeze(-1)
+            votes = (self.shares(alike, mask) @ known).squeeze(-1)
             return logits + self.weight.float() * standardize_rows(votes, mask)
+
+
+def cosines(content: Tensor) -> Tensor:
+    """How alike unit vectors `(.., n, width)` are, `(.., n, n)`, in float32 also under autocast."""
+    with torch.autocast(content.device.type, enabled=False):
+        return content.float() @ content.float().transpose(-1, -2)
 
 
 def standardize_rows(values: Tensor, mask: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from huggingface_hub.errors import StrictDataclassError
 from torch.testing import assert_close
 
 from modeling_cobert import CoBertConfig, CoBertForGroupwiseRanking
-from modeling_cobert.grouping_cobert import best_first, standardize, starting_scores
+from modeling_cobert.grouping_cobert import best_first, overlapping_spans, standardize, starting_scores
 from modeling_cobert.passages_cobert import PairTokenizer
 from modeling_cobert.reranking_cobert import encode_list
 from modeling_cobert.start_cobert import standardize_rows
@@ -22,8 +22,11 @@ START = {"starting_weights": WEIGHTS}
 CONTENT = {**START, "content_size": WIDTH, "neighbour_weight": 0.6, "selector": "a-bi-encoder"}
 WORDS = {**START, "feedback_weight": 0.9}
 CANDIDATES = ("labels", "starting_scores", "likeness")  # inputs that prototypes have no row in
+NEAR = {**WORDS, "neighbour_weight": 0.6}
 ALL = {**CONTENT, **WORDS}
-KINDS = pytest.mark.parametrize("fields", [START, CONTENT, WORDS, ALL], ids=["start", "content", "words", "all"])
+KINDS = pytest.mark.parametrize(
+    "fields", [START, CONTENT, WORDS, NEAR, ALL], ids=["start", "content", "words", "near", "all"]
+)
 CONTEXT = {name: fields for name, fields in tiny.VARIANTS.items() if name != "neither"}
 
 
@@ -42,7 +45,7 @@ def batch(made: CoBertForGroupwiseRanking, seed: int = 1) -> dict[str, torch.Ten
     if made.config.content_size:
         content = torch.randn(tiny.BATCH, made.num_prototypes + n, WIDTH, generator=generator)
         inputs["content"] = torch.nn.functional.normalize(content, dim=-1)
-    if made.config.feedback_weight:
+    if made.config.reads_words:
         words = torch.nn.functional.normalize(torch.rand(tiny.BATCH, n, 6, generator=generator), dim=-1)
         inputs["likeness"] = words @ words.transpose(1, 2)
     return inputs
@@ -67,17 +70,18 @@ def by_hand(made: CoBertForGroupwiseRanking, inputs: dict[str, torch.Tensor], gr
         votes = [sum(share * float(like[p - m, places[i] - m]) for i, share in shares.items()) for p in places]
         start = [s + 0.9 * vote for s, vote in zip(start, standardize(votes), strict=True)]
     joined = vectors
-    if made.config.content_size:
-        content = inputs["content"][group]
-        if made.config.has_context:
-            joined = vectors + content @ made.content.weight.T
+    if made.config.content_size and made.config.has_context:
+        joined = vectors + inputs["content"][group] @ made.content.weight.T
+
+    def alike(one: int, other: int) -> float:
+        if made.config.content_size:
+            return float(inputs["content"][group, one] @ inputs["content"][group, other])
+        return float(inputs["likeness"][group, one - m, other - m])
+
+    if made.config.neighbour_weight:
         votes = []
         for place in places:
-            others = [
-                (math.exp(20 * float(content[place] @ content[p])), s)
-                for p, s in zip(places, start, strict=True)
-                if p != place
-            ]
+            others = [(math.exp(20 * alike(place, p)), s) for p, s in zip(places, start, strict=True) if p != place]
             votes.append(sum(share * s for share, s in others) / sum(share for share, _ in others))
         start = [s + 0.6 * vote for s, vote in zip(start, standardize(votes), strict=True)]
     if not made.config.has_context:
@@ -278,7 +282,7 @@ def test_what_is_missing_is_said():
         ({"starting_weights": [1.0, math.nan, 0.0]}, "three finite numbers"),
         ({"content_size": -1}, "must not be negative"),
         ({"content_size": 8, "selector": "lexical"}, "needs the Hub id or folder of a bi-encoder"),
-        ({"neighbour_weight": 0.5}, "needs `content_size` and `starting_weights`"),
+        ({"neighbour_weight": 0.5}, "`neighbour_weight` needs `starting_weights`"),
         ({"neighbour_weight": math.inf}, "finite"),
         ({"feedback_weight": 0.5}, "`feedback_weight` needs `starting_weights`"),
         ({**START, "feedback_weight": 0.5, "num_prototypes": 0, "use_calibrator": False}, "of at least 1"),
@@ -350,6 +354,26 @@ def test_rerank_with_words(tmp_path, count):
         expected = made(vectors=encoded.vectors.unsqueeze(0), starting_scores=scores, likeness=like).logits[0]
     for result in made.rerank("bees see", given):
         assert result["score"] == pytest.approx(float(expected[result["corpus_id"]]), abs=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 12])
+def test_rerank_with_neighbours_by_words(tmp_path, count):
+    """Neighbours are those of a group: what rerank does is a forward on each of the list's groups, merged."""
+    made = model("neither", starting_weights=[0.0, 1.0, 0.5], neighbour_weight=0.6)
+    made.tokenizer = tiny.tokenizer(tmp_path)
+    given = documents(count)
+    pairs = PairTokenizer(made.tokenizer, made.config.max_length)
+    expected = [-math.inf] * count
+    with torch.no_grad():
+        encoded = encode_list(made, pairs, "bees see", given, "lexical", 512)
+        scores = torch.tensor(starting_scores(encoded.selector_scores, None))
+        like = word_vectors([d["text"] for d in given]).likeness()
+        for first, end in overlapping_spans(count, tiny.N, 2):
+            part = {"starting_scores": scores[None, first:end], "likeness": like[None, first:end, first:end]}
+            logits = made(vectors=encoded.vectors[None, first:end], **part).logits[0].tolist()
+            expected[first:end] = map(max, expected[first:end], logits)
+    for result in made.rerank("bees see", given):
+        assert result["score"] == pytest.approx(expected[result["corpus_id"]], abs=1e-5)
 
 
 @pytest.mark.parametrize("score", [None, math.nan, "7", True])

@@ -23,6 +23,7 @@ from ..evaluation.tables import Table
 from ..grouping_cobert import best_first
 from ..modeling_cobert import CoBertRecorder
 from ..ranking.ranker import EncodedQuery, Ranker
+from ..start_cobert import cosines
 
 OFF = {"calibration": "calibration off", "group": "group off", "both": "both off"}
 _SHOWN_TEXT = 80
@@ -73,7 +74,7 @@ class ExplainedDocument:
         neighbours (`list[Attended]`): in a model with `neighbour_weight`, the other candidates that are about the
             same, and their share in what it is drawn to.
         shared_words (`list[str]`): in a model with `feedback_weight`, the words that it gained most by, which it
-            shares with the documents that start best.
+            shares with the documents that start best; in one that tells neighbours by words, those they share most.
     """
 
     doc_id: str
@@ -101,6 +102,7 @@ class Explanation:
         parts (`list[str]`): which parts could be turned off.
         prototypes (`list[ExplainedPrototype]`): heaviest first.
         documents (`list[ExplainedDocument]`): best first.
+        fed_back (`bool`): whether words that are shared are those with the documents that start best.
     """
 
     query_id: str
@@ -108,6 +110,7 @@ class Explanation:
     parts: list[str]
     prototypes: list[ExplainedPrototype]
     documents: list[ExplainedDocument]
+    fed_back: bool = False
 
     def to_dict(self) -> dict:
         """Returns what `json.dump` can write."""
@@ -134,7 +137,7 @@ def explain_query(ranker: Ranker, encoded: EncodedQuery, attended: int = 5) -> E
     if model.scorer is not None:
         off["group"] = ranker.merge(groups, scores_alone(ranker, calibrated, groups, start))
     known = ranker.start(encoded, fed_back=False)
-    if known is not None and (model.config.has_context or model.feedback is not None or encoded.content is not None):
+    if known is not None and (model.config.has_context or model.feedback is not None or model.neighbours is not None):
         off["both"] = known.tolist()
     elif len(off) == 2:
         off["both"] = ranker.merge(groups, scores_alone(ranker, uncalibrated, groups))
@@ -143,9 +146,14 @@ def explain_query(ranker: Ranker, encoded: EncodedQuery, attended: int = 5) -> E
     near, shares = _neighbour_rows(ranker, encoded), _feedback_shares(ranker, known)
 
     def shared(place: int) -> list[str]:
-        if shares is None or encoded.words is None:
+        if encoded.words is None:
             return []
-        return encoded.words.shared(place, shares, attended)
+        if shares is not None:
+            return encoded.words.shared(place, shares, attended)
+        number, near_by = near[place]  # words without feedback tell neighbours
+        drawn = torch.zeros(len(encoded.doc_ids))
+        drawn[slice(*groups[number])] = torch.tensor(near_by)
+        return encoded.words.shared(place, drawn, attended)
 
     def explain(place: int) -> ExplainedDocument:
         without = {part: Placed(scores[place], off_ranks[part][place]) for part, scores in off.items()}
@@ -180,6 +188,7 @@ def explain_query(ranker: Ranker, encoded: EncodedQuery, attended: int = 5) -> E
         parts=list(off),
         prototypes=sorted(prototypes, key=lambda prototype: -prototype.weight),
         documents=[explain(place) for place in best_first(full)],
+        fed_back=shares is not None,
     )
 
 
@@ -247,13 +256,18 @@ def _attention_rows(
 @torch.inference_mode()
 def _neighbour_rows(ranker: Ranker, encoded: EncodedQuery) -> dict[int, tuple[int, list[float]]]:
     """Place to its (first) group's number and the shares of that group's documents in what it is drawn to."""
-    neighbours = ranker.model.neighbours
-    if neighbours is None or encoded.content is None:
+    neighbours, content, words = ranker.model.neighbours, encoded.content, encoded.words
+    if neighbours is None:
         return {}
     rows: dict[int, tuple[int, list[float]]] = {}
     for number, (start, end) in enumerate(encoded.groups):
-        content = encoded.content[start:end].unsqueeze(0)
-        shares = neighbours.shares(content, torch.ones(content.shape[:2], device=content.device))[0].tolist()
+        if content is not None:
+            alike = cosines(content[start:end])
+        elif words is not None:
+            alike = words.likeness(start, end).to(encoded.vectors.device)
+        else:
+            return {}
+        shares = neighbours.shares(alike.unsqueeze(0), torch.ones_like(alike[:1]))[0].tolist()
         for place in range(start, end):
             rows.setdefault(place, (number, shares[place - start]))
     return rows
@@ -352,7 +366,8 @@ def in_words(explanation: Explanation, limit: int = 3) -> list[str]:
                 named = ", ".join(f"{other.doc_id} (at {before[other.doc_id]})" for other in others[:3])
                 line += f"; {how} {named}"
         if document.shared_words:
-            line += f"; shares with the best documents: {', '.join(document.shared_words)}"
+            whom = "the best documents" if explanation.fed_back else "these"
+            line += f"; shares with {whom}: {', '.join(document.shared_words)}"
         lines.append(f"{line}.")
     return lines
 

@@ -29,7 +29,7 @@ from ..reproduction.gains import FIRST_STAGE, TWIN, Gains, GainsOptions, measure
 
 LOG_LEVEL = logging.ERROR
 # With a listwise loss the best on the validation queries, of what was tried on them (EXPERIMENTS.md).
-COBERT = "start-words-content"
+COBERT = "start-neighbours"
 QUERY = "one-line function without a name"
 
 
@@ -78,7 +78,6 @@ def main(args: DemoOptions) -> Table:
         bi_encoder=args.bi_encoder or mini_lm(),
         only=[COBERT],
         loss="listwise",
-        k=50,
         max_length=96,
         max_steps=args.max_steps,
         use_cpu=True,
@@ -86,7 +85,7 @@ def main(args: DemoOptions) -> Table:
     collection = open_collection("demo")
     print("1. A collection: Python's language reference, 50 queries. First stage, and passages by a bi-encoder:\n")
     print(summarise(prepare_rows(collection, options)))
-    print("\n2. Co-BERT, and the same without context, trained in five folds on the vectors of a frozen encoder:\n")
+    print("\n2. Co-BERT, and the same without context, trained in five folds:\n")
     gains = measure_gains(collection, options)
     table = results_table(gains.evaluations)
     print(to_terminal(table))

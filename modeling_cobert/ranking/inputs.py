@@ -69,10 +69,10 @@ def check_groups(ranker: Ranker, options: GroupOptions) -> None:
 
 def check_texts(model: CoBertForGroupwiseRanking, rows: RowsFolder) -> None:
     """A model that learns from the words of whole documents needs them."""
-    if model.feedback is not None and not rows.has_texts:
+    if model.config.reads_words and not rows.has_texts:
         raise ValueError(
-            f"{rows.folder}: the model learns from the words of whole documents (feedback_weight), these rows have "
-            "only passages: prepare others with --keep_texts"
+            f"{rows.folder}: the model reads the words of whole documents (feedback_weight, or neighbour_weight "
+            "without content), these rows have only passages: prepare others with --keep_texts"
         )
 
 
@@ -177,7 +177,7 @@ class RowsInputs:
             selector_scores=row["selector_scores"],
             first_stage_scores=row["first_stage_scores"],
             content=content,
-            words=None if ranker.model.feedback is None else self._count_words(row),
+            words=self._count_words(row) if ranker.model.config.reads_words else None,
             grouping=options,
             prototypes=options.choose_prototypes(row["selector_scores"]),
         )

@@ -155,7 +155,7 @@ class Ranker:
         """The model's logits: one list a group (the query's own by default), one logit a document of it."""
         groups = encoded.groups if groups is None else groups
         start = start_list(self.model, encoded)
-        return score_groups(self.model, calibrated, groups, self.batch_tokens, start, encoded.content)
+        return score_groups(self.model, calibrated, groups, self.batch_tokens, start, encoded.content, encoded.words)
 
     def score_list(
         self, encoded: EncodedQuery, calibrated: Tensor, groups: Sequence[tuple[int, int]] | None = None

@@ -41,7 +41,8 @@ class System:
         variant (`str`): as for `cobert train`.
         starts (`bool`): whether it starts from what is known.
         words (`bool`): whether it learns from the words of the best documents.
-        content (`bool`): whether it sees content, and neighbours draw each other.
+        content (`bool`): whether it sees content, and neighbours by content draw each other.
+        neighbours (`bool`): whether neighbours by words draw each other.
     """
 
     name: str
@@ -50,6 +51,7 @@ class System:
     starts: bool = False
     words: bool = False
     content: bool = False
+    neighbours: bool = False
 
 
 FIRST_STAGE, BI_ENCODER, MIXTURE = "First stage", "Bi-encoder", "First stage + bi-encoder, tuned"
@@ -64,7 +66,11 @@ SYSTEMS = (
     System("start-content-cobert", "Co-BERT + start + content", "full", starts=True, content=True),
     System("start-content", "Start + neighbours by content", "neither", starts=True, content=True),
     System("start-words", "Start + feedback by words", "neither", starts=True, words=True),
-    System("start-words-content", "Start + feedback by words + neighbours", "neither", True, True, True),
+    System("start-neighbours", "Start + neighbours by words", "neither", starts=True, neighbours=True),
+    System(
+        "start-words-neighbours", "Start + feedback and neighbours by words", "neither", True, True, neighbours=True
+    ),
+    System("start-words-content", "Start + feedback by words + neighbours by content", "neither", True, True, True),
     System("start-words-content-cobert", "Co-BERT + start + words + content", "full", True, True, True),
 )
 
@@ -86,7 +92,13 @@ class GainsOptions:
         },
     )
     first_stage: str = field(default="bm25", metadata={"help": "The first stage.", "choices": list(MODELS)})
-    k: int = field(default=100, metadata={"help": "How many documents are re-ranked, all in one group."})
+    k: int = field(
+        default=100,
+        metadata={
+            "help": "How many documents are re-ranked, all in one group. Context gains by depth, but where pairs "
+            "are read each costs time."
+        },
+    )
     passage_words: int = field(default=40, metadata={"help": "Words of a passage, behind its title."})
     passage_overlap: int = field(default=20, metadata={"help": "Words that neighbouring passages share."})
     max_length: int = field(default=192, metadata={"help": "The most tokens of a query-passage pair."})
@@ -98,7 +110,7 @@ class GainsOptions:
         },
     )
     feedback_weight: float = field(default=0.5, metadata={"help": "Where words are: the feedback's, at the start."})
-    neighbour_weight: float = field(default=0.2, metadata={"help": "Where content is: the neighbours', at the start."})
+    neighbour_weight: float = field(default=0.2, metadata={"help": "Where neighbours are: theirs, at the start."})
     loss: str = field(default="approx_ndcg", metadata={"help": "Of all trained rows.", "choices": list(LOSSES)})
     train_encoder: bool = field(
         default=False,
@@ -233,7 +245,7 @@ def train_system(rows: RowsFolder, system: System, options: GainsOptions, seed: 
         starting_weights=(options.starting_weights or known_weights(options.encoder)) if system.starts else None,
         feedback_weight=options.feedback_weight if system.words else None,
         content=system.content,
-        neighbour_weight=options.neighbour_weight if system.content else None,
+        neighbour_weight=options.neighbour_weight if system.content or system.neighbours else None,
     )
     arguments = CoBertTrainingArguments(
         output_dir=str(folder),

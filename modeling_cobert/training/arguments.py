@@ -110,8 +110,8 @@ class ModelOptions:
     neighbour_weight: float | None = field(
         default=None,
         metadata={
-            "help": "With --content and starting weights: how much documents about the same draw each other's scores, "
-            "to begin with. Default: 0."
+            "help": "With starting weights: how much documents that are alike draw each other's scores, to begin "
+            "with; alike in content with --content, else in words (rows prepared with --keep_texts). Default: 0."
         },
     )
 

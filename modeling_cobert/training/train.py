@@ -270,7 +270,7 @@ class SplitTraining:
         options = self.group_options.of_model(model.config)
         if model.num_prototypes and not (options.num_prototypes and options.prototypes != "none"):
             raise ValueError("without prototypes no calibrator can be trained: leave out --prototypes none")
-        if (model.config.content_size or model.feedback is not None) and self.train_rows is not None:
+        if (model.config.content_size or model.config.reads_words) and self.train_rows is not None:
             raise ValueError(
                 "--train_rows has other passages than --rows, whose content or words are read: leave out one of them"
             )
@@ -295,7 +295,7 @@ class SplitTraining:
             self.teacher,
             model.start is not None,
             self.content,
-            model.feedback is not None,
+            model.config.reads_words,
         )
         steps = math.ceil(self.args.num_train_epochs * len(groups) / self.settings["groups_a_step"])
         if self.main_process:

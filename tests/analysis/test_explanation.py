@@ -215,6 +215,25 @@ def test_a_start_is_what_is_left_without_context(tokenizer, variant):
     assert by_id["d0"].neighbours[0].doc_id == f"d{nearest + 1}"
 
 
+def test_neighbours_by_words_are_named_with_what_they_share(tokenizer):
+    fields = {"starting_weights": [0.0, 1.0, 0.7], "neighbour_weight": 2.0}
+    ranker, encoded = make(tokenizer, "neither", **fields)
+    texts = [" ".join(tiny.WORDS[i % 7 : i % 7 + 3 + i % 4]) for i in range(DOCUMENTS)]
+    encoded = replace(encoded, words=word_vectors(texts))
+    explanation = explain_query(ranker, encoded)
+    assert explanation.parts == ["both"] and not explanation.fed_back
+    first, end = encoded.groups[0]
+    likeness = word_vectors(texts).likeness()
+    for document in explanation.documents:
+        place = encoded.doc_ids.index(document.doc_id)
+        assert set(document.shared_words) <= set(texts[place].split()) and document.shared_words
+        if first < place < end:
+            nearest = max((i for i in range(first, end) if i != place), key=lambda i: float(likeness[place, i]))
+            assert likeness[place, encoded.doc_ids.index(document.neighbours[0].doc_id)] == likeness[place, nearest]
+    lines = in_words(explanation)
+    assert lines and all("; about the same as " in line and "; shares with these: " in line for line in lines)
+
+
 def test_words_name_what_moved(tokenizer):
     ranker, encoded = started(tokenizer)
     explanation = explain_query(ranker, encoded)

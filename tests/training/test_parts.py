@@ -57,20 +57,24 @@ def with_texts(tmp_path_factory):
     return folder
 
 
-def test_feedback_by_words_learns_and_ranks_as_training_does(arguments, with_texts, tmp_path):
-    model = {**START, "feedback_weight": 0.4, "loss": "approx_ndcg"}
+@pytest.mark.parametrize("part", ["feedback", "neighbours"])
+def test_words_are_learned_from_and_rank_as_training_does(arguments, with_texts, tmp_path, part):
+    weight = {"feedback": "feedback_weight", "neighbours": "neighbour_weight"}[part]
+    model = {**START, weight: 0.4, "loss": "approx_ndcg"}
     options = arguments(model=model, data={"rows": str(with_texts)}, start_learning_rate=0.02, **ONE_EPOCH)
     train(*options)
     made = load_cobert(tmp_path / "out")
-    assert made.feedback.weight.item() != pytest.approx(0.4) and made.config.loss == "approx_ndcg"
+    assert getattr(made, part).weight.item() != pytest.approx(0.4) and made.config.loss == "approx_ndcg"
+    assert (made.feedback is None) == (part == "neighbours") and (made.neighbours is None) == (part == "feedback")
     run, rows = read_run(tmp_path / "out" / "test.trec"), load_rows(with_texts)
     ranker, inputs = Ranker.wrap(made), rows_inputs(with_texts, split="test")
     for query_id in rows.splits["test"]:
         assert list(rank_query(ranker, inputs, query_id)) == list(run[query_id])
 
 
-def test_feedback_by_words_wants_whole_documents(arguments, embedded, with_texts, tmp_path):
-    model = {**START, "feedback_weight": 0.4}
+@pytest.mark.parametrize("weight", ["feedback_weight", "neighbour_weight"])
+def test_words_want_whole_documents(arguments, embedded, with_texts, tmp_path, weight):
+    model = {**START, weight: 0.4}
     with pytest.raises(ValueError, match="these rows have only passages: prepare others with --keep_texts"):
         train(*arguments(model=model, data={"rows": str(embedded)}, **ONE_EPOCH))
     rows = {"rows": str(with_texts), "train_rows": str(embedded)}
