@@ -501,7 +501,10 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
         if pretrained_model_name_or_path is not None:  # it is None for weights given as `state_dict`
             hub = ("revision", "cache_dir", "token", "local_files_only", "subfolder")
             model.remember_source(pretrained_model_name_or_path, **{name: kwargs.get(name) for name in hub})
-        model.loading_faults = loading_faults(pretrained_model_name_or_path or "the given weights", info)
+        name = pretrained_model_name_or_path or "the given weights"
+        model.loading_faults = loading_faults(name, info)
+        if model.start is not None and model.start.drops_what_was_learned():
+            model.loading_faults = f"{name}: has a weight for a score that its starting_weights leave out with a 0"
         return (model, info) if output_loading_info else model
 
     def save_pretrained(

@@ -26,6 +26,13 @@ class CoBertStart(nn.Module):
         self.counted = [float(weight != 0) for weight in weights]
         self.weight = nn.Parameter(torch.empty(3), requires_grad=learned)
 
+    def drops_what_was_learned(self) -> bool:
+        """Whether the checkpoint has a weight, of an earlier version's training, for a score that is left out."""
+        if self.weight.is_meta:
+            return False  # it is on a disk
+        pairs = zip(self.counted, self.weight.tolist(), strict=True)
+        return any(weight != 0 and not counted for counted, weight in pairs)
+
     def forward(self, relevance: Tensor, scores: Tensor, mask: Tensor) -> Tensor:
         """`(batch, n)`, `(batch, n, 2)`, `(batch, n)` -> `(batch, n)`; in float32, whose digits the scores need."""
         own = standardize_rows(relevance, mask).unsqueeze(-1)

@@ -143,6 +143,19 @@ def test_a_weight_of_zero_stays_out(variant):
     assert selector == 0 and own != pytest.approx(0.8) and first_stage != pytest.approx(0.5)
 
 
+def test_a_weight_that_would_be_dropped_is_told(tmp_path):
+    """A checkpoint of the time when a weight of 0 could be learned."""
+    made = model("neither", starting_weights=[0.0, 1.0, 0.5])
+    made.tokenizer = tiny.tokenizer(tmp_path / "tokenizer")
+    made.save_pretrained(tmp_path / "new")
+    assert CoBertForGroupwiseRanking.from_pretrained(tmp_path / "new").rerank("bees see", documents(3))
+    with torch.no_grad():
+        made.start.weight[0] = 0.1
+    made.save_pretrained(tmp_path / "old")
+    with pytest.raises(ValueError, match="old: has a weight for a score that its starting_weights leave out with a 0"):
+        CoBertForGroupwiseRanking.from_pretrained(tmp_path / "old").rerank("bees see", documents(3))
+
+
 @pytest.mark.parametrize("variant", tiny.VARIANTS)
 def test_pairs_are_read_only_where_they_have_a_say(tmp_path, variant):
     """An encoder that gives no numbers at all spoils every ranking that it has a say in, and no other."""

@@ -150,6 +150,8 @@ def explain_query(ranker: Ranker, encoded: EncodedQuery, attended: int = 5) -> E
             return []
         if shares is not None:
             return encoded.words.shared(place, shares, attended)
+        if place not in near:
+            return []
         number, near_by = near[place]  # words without feedback tell neighbours
         drawn = torch.zeros(len(encoded.doc_ids))
         drawn[slice(*groups[number])] = torch.tensor(near_by)
