@@ -76,7 +76,8 @@ class CoBertFeedback(nn.Module):
 class CoBertNeighbours(nn.Module):
     """
     Draws the logits of documents that are alike to each other: to a document's own the mean of the others is added,
-    weighted by how alike they are, in content or in words, and standardised over the group.
+    weighted by how alike they are, in content or in words, and standardised over the group. In a group of n documents
+    it counts 1 - 2 / n.
     """
 
     def __init__(self, learned: bool):
@@ -103,7 +104,9 @@ class CoBertNeighbours(nn.Module):
         with torch.autocast(logits.device.type, enabled=False):
             known = logits.float().masked_fill(~mask.bool(), 0.0).unsqueeze(-1)
             votes = (self.shares(alike, mask) @ known).squeeze(-1)
-            return logits + self.weight.float() * standardize_rows(votes, mask)
+            # The fewer there are, the more the others' mean is the opposite of one's own; of two it is just that.
+            trust = (1 - 2 / mask.sum(dim=-1, keepdim=True).clamp(min=2)) * self.weight.float()
+            return logits + trust * standardize_rows(votes, mask)
 
 
 def cosines(content: Tensor) -> Tensor:

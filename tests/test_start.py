@@ -83,7 +83,8 @@ def by_hand(made: CoBertForGroupwiseRanking, inputs: dict[str, torch.Tensor], gr
         for place in places:
             others = [(math.exp(20 * alike(place, p)), s) for p, s in zip(places, start, strict=True) if p != place]
             votes.append(sum(share * s for share, s in others) / sum(share for share, _ in others))
-        start = [s + 0.6 * vote for s, vote in zip(start, standardize(votes), strict=True)]
+        trust = 1 - 2 / len(places)
+        start = [s + 0.6 * trust * vote for s, vote in zip(start, standardize(votes), strict=True)]
     if not made.config.has_context:
         return start
     candidates = joined[places].unsqueeze(0)
@@ -387,6 +388,14 @@ def test_rerank_with_neighbours_by_words(tmp_path, count):
             expected[first:end] = map(max, expected[first:end], logits)
     for result in made.rerank("bees see", given):
         assert result["score"] == pytest.approx(expected[result["corpus_id"]], abs=1e-5)
+
+
+def test_two_documents_do_not_trade_places(tmp_path):
+    """What is alike stays in the order it came in, however much neighbours count."""
+    made = model("neither", starting_weights=[0.0, 1.0, 0.5], neighbour_weight=9.0, feedback_weight=0.5)
+    made.tokenizer = tiny.tokenizer(tmp_path)
+    assert [result["corpus_id"] for result in made.rerank("bees see", ["bees", "bees"])] == [0, 1]
+    assert [result["corpus_id"] for result in made.rerank("bees see", ["", ""])] == [0, 1]
 
 
 @pytest.mark.parametrize("score", [None, math.nan, "7", True])
