@@ -49,6 +49,8 @@ def write_card(
         selector=_selector(config.selector),
         starts=config.starting_weights is not None,
         feedback=bool(config.feedback_weight),
+        reads_pairs=config.reads_pairs,
+        words=config.reads_words or config.content_size,
         near_by_words=bool(config.neighbour_weight and not config.content_size),
         content=config.content_size,
         collection=_text(collection),

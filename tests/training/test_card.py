@@ -167,3 +167,16 @@ def test_trained_pushed_and_used_as_the_card_says(where, arguments, rows, encode
         "Bees see ultraviolet light.",
         "Cars need fuel.",
     ]
+
+
+def test_a_card_says_what_is_read(tmp_path):
+    """Of the pair, of words and of neighbours: nothing that the model does not do."""
+    neither = {"use_calibrator": False, "use_scorer": False, "starting_weights": [0.0, 1.0, 0.5]}
+    for name, fields, said, unsaid in (
+        ("paper", {}, ["reads each query-passage pair", "linear head"], ["no pair is read", "like words"]),
+        ("start", neither, ["no pair is read", "a mixture of these"], ["reads each", "own relevance", "linear head"]),
+        ("near", neither | {"neighbour_weight": 0.2}, ["no pair is read", "of like words"], ["linear head"]),
+        ("own", neither | {"starting_weights": [1.0, 0.0, 0.5]}, ["reads each", "own relevance"], ["no pair"]),
+    ):
+        text = card(tmp_path / name, tiny.config(**fields)).content
+        assert all(words in text for words in said) and not any(words in text for words in unsaid), name
