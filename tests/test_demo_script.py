@@ -59,6 +59,11 @@ def test_seeds_are_averaged_query_by_query():
     )
 
 
+def test_an_encoder_without_a_say_is_not_trained(tmp_path):
+    with pytest.raises(ValueError, match="--train_encoder: with --starting_weights 0 .. the start reads nothing"):
+        GainsOptions(str(tmp_path), encoder="e", bi_encoder="b", train_encoder=True, starting_weights=[0, 1, 0.5])
+
+
 def test_an_unknown_row_is_refused(tmp_path):
     with pytest.raises(ValueError, match="--only nonsense: there is no such row; the rows are pointwise, "):
         GainsOptions(output=str(tmp_path), encoder="e", bi_encoder="b", only=["nonsense"])

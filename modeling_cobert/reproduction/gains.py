@@ -136,6 +136,11 @@ class GainsOptions:
             raise ValueError(f"--only {unknown[0]}: there is no such row; the rows are {', '.join(names)}")
         if not self.seeds:
             raise ValueError("--seeds needs one seed at least")
+        if self.train_encoder and self.starting_weights and not self.starting_weights[0]:
+            raise ValueError(
+                "--train_encoder: with --starting_weights 0 .. the start reads nothing of the encoder: give its own "
+                "relevance a weight, such as 1 1 0.5"
+            )
 
     @property
     def systems(self) -> list[System]:

@@ -4,7 +4,6 @@ import logging
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -191,11 +190,18 @@ class ContentVectors(StoredVectors):
             for number in range(-(-len(passages) // size))
         ]
         super().__init__(blocks, folder, made, config.hidden_size, selector.model.device)
-        self._block = lru_cache(KEPT_BLOCKS)(super().__call__)
+        self._kept: dict[int, Tensor] = {}
 
     def __call__(self, query_id: str) -> Tensor:
         places = [divmod(place, PASSAGES_A_BLOCK) for place in self.needed[query_id]]
-        return torch.stack([self._block(str(block))[i] for block, i in places])
+        return torch.stack([self._block(block)[i] for block, i in places])
+
+    def _block(self, number: int) -> Tensor:
+        if number not in self._kept:
+            if len(self._kept) >= KEPT_BLOCKS:
+                self._kept.clear()
+            self._kept[number] = super().__call__(str(number))
+        return self._kept[number]
 
     def make(self, rows: Sequence[Mapping], batch_tokens: int) -> Tensor:
         return self.selector.embed_texts([passage for row in rows for passage in row["passages"]], batch_tokens)

@@ -1,5 +1,7 @@
 """Training of a model that starts from what is known: every part at its own rate, content from the rows' selector."""
 
+import pickle
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -132,12 +134,15 @@ def test_a_passage_of_many_lists_is_embedded_once(bi_encoder, tmp_path, monkeypa
     chooser = tiny.model().text_side.find_selector(bi_encoder, 32, "cpu")
     embedded: list[str] = []
     embed = chooser.embed_texts
-    monkeypatch.setattr(chooser, "embed_texts", lambda texts, n: embedded.extend(texts) or embed(texts, n))
-    stored = ContentVectors(chooser, rows, tmp_path)
-    stored.encode()
+    with monkeypatch.context() as counting:
+        counting.setattr(chooser, "embed_texts", lambda texts, n: embedded.extend(texts) or embed(texts, n))
+        ContentVectors(chooser, rows, tmp_path).encode()
     assert sorted(embedded) == sorted(texts[:9] + [texts[14]])
-    for query_id, passages in lists.items():
-        torch.testing.assert_close(stored(query_id), embed(passages, 64), atol=1e-6, rtol=0)
+    for kept in (1024, 1):
+        monkeypatch.setattr(frozen_module, "KEPT_BLOCKS", kept)
+        again = pickle.loads(pickle.dumps(ContentVectors(chooser, rows, tmp_path)))  # as loaders send it to workers
+        for query_id, passages in lists.items():
+            torch.testing.assert_close(again(query_id), embed(passages, 64), atol=1e-6, rtol=0)
 
 
 def test_an_encoder_without_a_say_is_not_run(arguments, with_texts, tmp_path, monkeypatch):
