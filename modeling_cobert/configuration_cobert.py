@@ -77,8 +77,13 @@ class CoBertConfig(PreTrainedConfig):
             into calibrator and scorer, so that these can tell what a document is about. 0 (the paper) is without.
         neighbour_weight (`float`, *optional*, defaults to 0.0):
             With starting weights: how much a document's logit is drawn to what the documents of its group start from
-            that are like it (score regularisation, Diaz 2005): in content, where the model has `content_size`, else
-            in the words of whole documents.
+            that are like it (score regularisation, Diaz 2005).
+        neighbour_likeness (`str`, *optional*):
+            What they are alike in: `"content"`, which needs `content_size`; the `"words"` of whole documents; or
+            `"both"`, the mean of the two. By default content where the model has `content_size`, else words.
+        neighbour_voters (`str`, *optional*, defaults to `"all"`):
+            Whose starts count: those of `"all"` documents of the group, or of the `"promising"` ones alone, which
+            start better than the group's mean.
 
     Example:
 
@@ -121,6 +126,8 @@ class CoBertConfig(PreTrainedConfig):
     feedback_weight: float = 0.0
     content_size: int = 0
     neighbour_weight: float = 0.0
+    neighbour_likeness: Literal["content", "words", "both"] | None = None
+    neighbour_voters: Literal["all", "promising"] = "all"
     pad_token_id: int | None = 0
     custom_pipelines: dict | None = None
 
@@ -168,7 +175,16 @@ class CoBertConfig(PreTrainedConfig):
     @property
     def reads_words(self) -> bool:
         """Whether the words of whole documents have a say: in feedback, or in who is whose neighbour."""
-        return bool(self.feedback_weight or (self.neighbour_weight and not self.content_size))
+        return bool(self.feedback_weight or "words" in self.neighbours_by)
+
+    @property
+    def neighbours_by(self) -> tuple[str, ...]:
+        """What neighbours are alike in: `content`, `words`, both, or nothing in a model where none are told."""
+        if self.starting_weights is None or not (self.content_size or self.neighbour_weight):
+            return ()
+        if self.neighbour_likeness == "both":
+            return ("content", "words")
+        return (self.neighbour_likeness or ("content" if self.content_size else "words"),)
 
     @property
     def has_relevance_head(self) -> bool:
@@ -260,6 +276,13 @@ class CoBertConfig(PreTrainedConfig):
             raise ValueError(f"`neighbour_weight` must be a finite number, got {self.neighbour_weight}.")
         if self.neighbour_weight and self.starting_weights is None:
             raise ValueError("`neighbour_weight` needs `starting_weights`: set them, or leave it 0.")
+        if not self.neighbour_weight and (self.neighbour_likeness is not None or self.neighbour_voters != "all"):
+            raise ValueError("`neighbour_likeness` and `neighbour_voters` need a `neighbour_weight` other than 0.")
+        if self.neighbour_likeness in ("content", "both") and not self.content_size:
+            raise ValueError(
+                f"`neighbour_likeness={self.neighbour_likeness!r}` needs `content_size`, the width of the vectors that "
+                "are compared: set it, or compare 'words'."
+            )
 
     def validate_selector(self):
         """The named selector can work in this variant."""

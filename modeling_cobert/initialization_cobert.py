@@ -103,7 +103,8 @@ def _cobert_source(cls, path: str | os.PathLike) -> _Source:
         fields |= {"feedback_weight": weight, "num_prototypes": model.config.num_prototypes}
     if model.neighbours is not None:
         weight = model.neighbours.weight.item() or model.config.neighbour_weight
-        fields |= {"content_size": model.config.content_size, "neighbour_weight": weight}
+        kept = ("content_size", *(("neighbour_likeness", "neighbour_voters") if weight else ()))
+        fields |= {"neighbour_weight": weight, **{name: getattr(model.config, name) for name in kept}}
     plain = _plain(model.config.encoder_config, model.config.encoder_config.name_or_path)
     return _Source(plain, model.encoder.state_dict(), row, fields, start)
 

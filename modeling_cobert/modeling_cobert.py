@@ -139,8 +139,8 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
         known, learned = config.starting_weights, config.learn_starting_weights
         self.start = None if known is None else CoBertStart(known, learned)
         self.feedback = CoBertFeedback(config.num_prototypes, learned) if config.feedback_weight else None
-        draws = self.start is not None and (config.content_size or config.neighbour_weight)
-        self.neighbours = CoBertNeighbours(learned) if draws else None
+        promising = config.neighbour_voters == "promising"
+        self.neighbours = CoBertNeighbours(learned, promising) if config.neighbours_by else None
         self.text_side = TextSide()
         self.loading_faults = ""  # how the checkpoint's weights differ from the model's, if they do
         self.post_init()
@@ -323,7 +323,7 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
             return start
         if likeness is None:
             raise ValueError(
-                "this model compares the words of documents (feedback_weight, or neighbour_weight without content): "
+                "this model compares the words of documents (feedback_weight, or neighbours by words): "
                 "pass likeness, the cosines of the candidates' word vectors"
             )
         return start if self.feedback is None else self.feedback(start, likeness, mask)
@@ -349,13 +349,13 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
             content (`torch.Tensor` of shape `(batch, n, content_size)`, *optional*): what the documents are about, in
                 a model with `starting_weights` and `content_size`.
             likeness (`torch.Tensor` of shape `(batch, n, n)`, *optional*): how alike the documents' words are, in one
-                with `starting_weights` and `neighbour_weight` and no content.
+                whose neighbours are told by words.
 
         Returns:
             `torch.Tensor` of shape `(batch, n)`.
         """
         if self.neighbours is not None and start is not None:
-            alike = likeness if not self.config.content_size else None if content is None else cosines(content)
+            alike = self.compare(content, likeness)
             if alike is not None:
                 start = self.neighbours(start, alike, torch.ones_like(start) if mask is None else mask)
         if start is not None and not self.config.has_context:
@@ -382,6 +382,13 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
             )
         logits = self.classifier(vectors).squeeze(-1)
         return logits if start is None else start + logits
+
+    def compare(self, content: Tensor | None, likeness: Tensor | None) -> Tensor | None:
+        """How alike documents are `(.., n, n)`, in what neighbours are told by; `None` where some of it is missing."""
+        known = {"content": None if content is None else cosines(content), "words": likeness}
+        compared = [alike for kind in self.config.neighbours_by if (alike := known[kind]) is not None]
+        complete = len(compared) == len(self.config.neighbours_by) > 0
+        return sum(compared) / len(compared) if complete else None
 
     @can_return_tuple
     def forward(
@@ -422,8 +429,8 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
             content (`torch.Tensor` of shape `(batch, m + n, content_size)`, *optional*):
                 In a model with `content_size`: the bi-encoder's unit vector of each passage.
             likeness (`torch.Tensor` of shape `(batch, n, n)`, *optional*):
-                In a model with `feedback_weight`, or with `neighbour_weight` and no content: how alike the words of
-                the candidates' documents are.
+                In a model with `feedback_weight`, or whose neighbours are told by words: how alike the words of the
+                candidates' documents are.
             return_dict (`bool`, *optional*):
                 Whether to return a [`CoBertRankingOutput`] (the default) or a tuple.
         """

@@ -335,7 +335,7 @@ def score_groups(
         content (`torch.Tensor` of shape `(documents, content_size)`, *optional*): what the passages are about.
         words ([`~words_cobert.WordVectors`], *optional*): of the list's whole documents.
     """
-    by_words = model.neighbours is not None and not model.config.content_size
+    by_words = "words" in model.config.neighbours_by
     if by_words and words is None:
         raise ValueError("this model compares the words of whole documents (neighbour_weight), which are not there")
 

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 SHARPNESS = 20.0
 # Of two prototypes whose start differs by half a standard deviation, the first counts 2.7 times as much.
 PROTOTYPE_SHARPNESS = 2.0
+# So many deviations above the mean, a promising document's vote counts in full.
+PROMISING = 0.5
 
 
 class CoBertStart(nn.Module):
@@ -76,36 +78,51 @@ class CoBertFeedback(nn.Module):
 class CoBertNeighbours(nn.Module):
     """
     Draws the logits of documents that are alike to each other: to a document's own the mean of the others is added,
-    weighted by how alike they are, in content or in words, and standardised over the group. In a group of n documents
-    it counts 1 - 2 / n.
+    weighted by how alike they are, in content or in words, and standardised over the group. Where v documents vote it
+    counts 1 - 2 / v.
+
+    Args:
+        learned (`bool`): whether weight and sharpness learn.
+        promising (`bool`, *optional*, defaults to `False`): whether only documents that start better than the group's
+            mean vote: most of the others are not relevant, and to be like them says little.
     """
 
-    def __init__(self, learned: bool):
+    def __init__(self, learned: bool, promising: bool = False):
         super().__init__()
+        self.promising = promising
         self.weight = nn.Parameter(torch.empty(()), requires_grad=learned)
         # How sharply those that are more alike are told from the others, as a logarithm: cosines lie close together.
         self.sharpness = nn.Parameter(torch.empty(()), requires_grad=learned)
 
-    def shares(self, alike: Tensor, mask: Tensor) -> Tensor:
+    def voices(self, logits: Tensor, mask: Tensor) -> Tensor:
+        """How much each document's vote counts `(batch, n)`, from 0 to 1; it is nothing to learn by."""
+        if not self.promising:
+            return mask.float()
+        # A slope, not a step: what is next to the mean must not be in or out by a rounding.
+        return (standardize_rows(logits, mask).detach() / PROMISING).clamp(0.0, 1.0)
+
+    def shares(self, alike: Tensor, voices: Tensor) -> Tensor:
         """
-        How much each document `(batch, n, 1)` heeds each other real one `(batch, 1, n)`: rows sum to 1, or to 0.
+        How much each document `(batch, n, 1)` heeds each other one `(batch, 1, n)`: rows sum to 1, or to 0.
 
         Args:
             alike (`torch.Tensor` of shape `(batch, n, n)`): the cosines of the documents' contents, or words.
-            mask (`torch.Tensor` of shape `(batch, n)`): 1 for real documents.
+            voices (`torch.Tensor` of shape `(batch, n)`): what [`voices`] gave.
         """
-        real = mask.bool()
-        others = real.unsqueeze(-2) & ~torch.eye(real.shape[-1], dtype=torch.bool, device=real.device)
-        nearness = alike.float() * self.sharpness.float().exp()  # (batch, n, n)
+        itself = torch.eye(voices.shape[-1], dtype=torch.bool, device=voices.device)
+        others = (voices > 0).unsqueeze(-2) & ~itself
+        heard = voices.clamp(min=torch.finfo(voices.dtype).tiny).log().unsqueeze(-2)
+        nearness = alike.float() * self.sharpness.float().exp() + heard  # (batch, n, n)
         return nearness.masked_fill(~others, torch.finfo(nearness.dtype).min).softmax(dim=-1) * others
 
     def forward(self, logits: Tensor, alike: Tensor, mask: Tensor) -> Tensor:
         """`(batch, n)`, how alike the documents are `(batch, n, n)`, `(batch, n)` -> `(batch, n)`, in float32."""
         with torch.autocast(logits.device.type, enabled=False):
             known = logits.float().masked_fill(~mask.bool(), 0.0).unsqueeze(-1)
-            votes = (self.shares(alike, mask) @ known).squeeze(-1)
+            voices = self.voices(logits, mask)
+            votes = (self.shares(alike, voices) @ known).squeeze(-1)
             # The fewer there are, the more the others' mean is the opposite of one's own; of two it is just that.
-            trust = (1 - 2 / mask.sum(dim=-1, keepdim=True).clamp(min=2)) * self.weight.float()
+            trust = (1 - 2 / voices.sum(dim=-1, keepdim=True).clamp(min=2)) * self.weight.float()
             return logits + trust * standardize_rows(votes, mask)
 
 

@@ -24,8 +24,12 @@ WORDS = {**START, "feedback_weight": 0.9}
 CANDIDATES = ("labels", "starting_scores", "likeness")  # inputs that prototypes have no row in
 NEAR = {**WORDS, "neighbour_weight": 0.6}
 ALL = {**CONTENT, **WORDS}
+PROMISING = {**NEAR, "neighbour_voters": "promising"}
+BOTH = {**ALL, "neighbour_likeness": "both", "neighbour_voters": "promising"}
 KINDS = pytest.mark.parametrize(
-    "fields", [START, CONTENT, WORDS, NEAR, ALL], ids=["start", "content", "words", "near", "all"]
+    "fields",
+    [START, CONTENT, WORDS, NEAR, ALL, PROMISING, BOTH],
+    ids=["start", "content", "words", "near", "all", "promising", "both"],
 )
 CONTEXT = {name: fields for name, fields in tiny.VARIANTS.items() if name != "neither"}
 
@@ -74,16 +78,25 @@ def by_hand(made: CoBertForGroupwiseRanking, inputs: dict[str, torch.Tensor], gr
         joined = vectors + inputs["content"][group] @ made.content.weight.T
 
     def alike(one: int, other: int) -> float:
+        found = {}
         if made.config.content_size:
-            return float(inputs["content"][group, one] @ inputs["content"][group, other])
-        return float(inputs["likeness"][group, one - m, other - m])
+            found["content"] = float(inputs["content"][group, one] @ inputs["content"][group, other])
+        if "likeness" in inputs:
+            found["words"] = float(inputs["likeness"][group, one - m, other - m])
+        if made.config.neighbour_likeness == "both":
+            return (found["content"] + found["words"]) / 2
+        return found["content" if made.config.content_size else "words"]
 
     if made.config.neighbour_weight:
-        votes = []
+        voices = [1.0] * len(places)
+        if made.config.neighbour_voters == "promising":
+            voices = [min(max(2 * value, 0.0), 1.0) for value in standardize(start)]
+        voters, votes = list(zip(places, voices, start, strict=True)), []
         for place in places:
-            others = [(math.exp(20 * alike(place, p)), s) for p, s in zip(places, start, strict=True) if p != place]
-            votes.append(sum(share * s for share, s in others) / sum(share for share, _ in others))
-        trust = 1 - 2 / len(places)
+            others = [(voice * math.exp(20 * alike(place, p)), s) for p, voice, s in voters if p != place]
+            total = sum(share for share, _ in others)
+            votes.append(sum(share * s for share, s in others) / total if total else 0.0)
+        trust = 1 - 2 / max(2, sum(voices))
         start = [s + 0.6 * trust * vote for s, vote in zip(start, standardize(votes), strict=True)]
     if not made.config.has_context:
         return start
@@ -298,6 +311,10 @@ def test_what_is_missing_is_said():
         ({"content_size": 8, "selector": "lexical"}, "needs the Hub id or folder of a bi-encoder"),
         ({"neighbour_weight": 0.5}, "`neighbour_weight` needs `starting_weights`"),
         ({"neighbour_weight": math.inf}, "finite"),
+        ({**START, "neighbour_likeness": "words"}, "need a `neighbour_weight`"),
+        ({**START, "neighbour_voters": "promising"}, "need a `neighbour_weight`"),
+        ({**NEAR, "neighbour_likeness": "both"}, "'both'` needs `content_size`"),
+        ({**NEAR, "neighbour_likeness": "title"}, "neighbour_likeness"),
         ({"feedback_weight": 0.5}, "`feedback_weight` needs `starting_weights`"),
         ({**START, "feedback_weight": 0.5, "num_prototypes": 0, "use_calibrator": False}, "of at least 1"),
         ({**START, "feedback_weight": math.nan}, "finite"),
@@ -396,6 +413,52 @@ def test_two_documents_do_not_trade_places(tmp_path):
     made.tokenizer = tiny.tokenizer(tmp_path)
     assert [result["corpus_id"] for result in made.rerank("bees see", ["bees", "bees"])] == [0, 1]
     assert [result["corpus_id"] for result in made.rerank("bees see", ["", ""])] == [0, 1]
+
+
+@pytest.mark.parametrize("count", range(1, 7))
+def test_who_alone_is_promising_does_not_lose_by_it(count):
+    """With one voter there is nobody else for it to heed: nothing moves, and with nobody promising neither."""
+    made = model("neither", **PROMISING)
+    start, mask = torch.tensor([[5.0, *[-1.0] * (count - 1)]]), torch.ones(1, count)
+    assert_close(made.neighbours(start, torch.rand(1, count, count), mask), start, **CLOSE)
+    flat = torch.full((1, count), 0.3)
+    assert torch.equal(made.neighbours(flat, torch.rand(1, count, count), mask), flat)
+
+
+def test_a_vote_does_not_come_or_go_by_a_rounding():
+    """A document next to the mean has next to no voice, on either side of it."""
+    made = model("neither", **PROMISING)
+    torch.nn.init.constant_(made.neighbours.weight, 1.0)
+    like, mask = 0.3 * torch.rand(1, 9, 9, generator=torch.Generator().manual_seed(1)), torch.ones(1, 9)
+    start = torch.tensor([[3.0, 2.0, 1.5, 1.0, 0.0, -1.0, -1.5, -2.0, -3.0]])
+    moved = [made.neighbours(start + shift * torch.eye(9)[4], like, mask) for shift in (-5e-7, 5e-7)]
+    assert_close(*moved, **CLOSE)
+    assert made.neighbours.voices(start, mask)[0].tolist() == [1.0] * 4 + [0.0] * 5
+
+
+def test_neighbours_are_told_by_what_the_config_names():
+    """Words and content that disagree: the logits follow the one that is named, and both move what both tell."""
+    made = {kind: model("neither", **ALL, neighbour_likeness=kind) for kind in ("content", "words", "both")}
+    inputs = batch(made["both"])
+    other = {**inputs, "content": inputs["content"].flip(1)}
+    unlike = {**inputs, "likeness": inputs["likeness"].flip(1)}
+    mask = inputs["document_mask"]
+    start = {
+        kind: m.feed_back(
+            m.start_from(torch.zeros(tiny.BATCH, tiny.N, tiny.HIDDEN), inputs["starting_scores"], mask),
+            inputs["likeness"],
+            mask,
+        )
+        for kind, m in made.items()
+    }
+    for kind, m in made.items():
+        alike = {
+            name: m.compare(x["content"], x["likeness"])
+            for name, x in (("as is", inputs), ("content", other), ("words", unlike))
+        }
+        moved = {name: m.neighbours(start[kind], x, mask) for name, x in alike.items()}
+        for name in ("content", "words"):
+            assert torch.equal(moved[name], moved["as is"]) == (kind not in (name, "both"))
 
 
 @pytest.mark.parametrize("score", [None, math.nan, "7", True])

@@ -23,7 +23,6 @@ from ..evaluation.tables import Table
 from ..grouping_cobert import best_first
 from ..modeling_cobert import CoBertRecorder
 from ..ranking.ranker import EncodedQuery, Ranker
-from ..start_cobert import cosines
 
 OFF = {"calibration": "calibration off", "group": "group off", "both": "both off"}
 _SHOWN_TEXT = 80
@@ -258,18 +257,19 @@ def _attention_rows(
 @torch.inference_mode()
 def _neighbour_rows(ranker: Ranker, encoded: EncodedQuery) -> dict[int, tuple[int, list[float]]]:
     """Place to its (first) group's number and the shares of that group's documents in what it is drawn to."""
-    neighbours, content, words = ranker.model.neighbours, encoded.content, encoded.words
-    if neighbours is None:
+    model, content, known = ranker.model, encoded.content, ranker.start(encoded)
+    if model.neighbours is None or known is None:
         return {}
+    words = encoded.words if "words" in model.config.neighbours_by else None
     rows: dict[int, tuple[int, list[float]]] = {}
     for number, (start, end) in enumerate(encoded.groups):
-        if content is not None:
-            alike = cosines(content[start:end])
-        elif words is not None:
-            alike = words.likeness(start, end).to(encoded.vectors.device)
-        else:
+        likeness = None if words is None else words.likeness(start, end).to(known.device)
+        alike = model.compare(None if content is None else content[start:end], likeness)
+        if alike is None:
             return {}
-        shares = neighbours.shares(alike.unsqueeze(0), torch.ones_like(alike[:1]))[0].tolist()
+        logits = known[start:end].unsqueeze(0)
+        voices = model.neighbours.voices(logits, torch.ones_like(logits))
+        shares = model.neighbours.shares(alike.unsqueeze(0), voices)[0].tolist()
         for place in range(start, end):
             rows.setdefault(place, (number, shares[place - start]))
     return rows
@@ -295,7 +295,7 @@ def _attended(
         return None, None, []
     group, weights = found
     start = groups[group][0]
-    order = [start + i for i in best_first(weights) if start + i != place][:limit]
+    order = [start + i for i in best_first(weights) if start + i != place and weights[i] > 0][:limit]
     others = [Attended(doc_ids[other], weights[other - start]) for other in order]
     return group, weights[place - start], others
 

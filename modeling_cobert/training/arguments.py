@@ -111,7 +111,23 @@ class ModelOptions:
         default=None,
         metadata={
             "help": "With starting weights: how much documents that are alike draw each other's scores, to begin "
-            "with; alike in content with --content, else in words (rows prepared with --keep_texts). Default: 0."
+            "with. Default: 0."
+        },
+    )
+    neighbour_likeness: str | None = field(
+        default=None,
+        metadata={
+            "choices": ["content", "words", "both"],
+            "help": "What neighbours are alike in: content (with --content), words (rows prepared with --keep_texts), "
+            "or both, the mean of the two. Default: content with --content, else words.",
+        },
+    )
+    neighbour_voters: str | None = field(
+        default=None,
+        metadata={
+            "choices": ["all", "promising"],
+            "help": "Whose scores draw: those of all documents of the group (the default), or of those alone that "
+            "start better than its mean.",
         },
     )
 
@@ -120,7 +136,8 @@ class ModelOptions:
             raise ValueError("name either --encoder (and perhaps --calibrator, --scorer) or --checkpoint")
         if self.checkpoint is not None:
             fixed = ("calibrator", "scorer", "encoder_pooling", "calibrator_layers", "scorer_layers")
-            fixed += ("starting_weights", "feedback_weight", "neighbour_weight")
+            fixed += ("starting_weights", "feedback_weight", "neighbour_weight", "neighbour_likeness")
+            fixed += ("neighbour_voters",)
             given = [f"--{name}" for name in fixed if getattr(self, name) is not None]
             given += ["--content"] * self.content
             if given:

@@ -51,7 +51,7 @@ def write_card(
         feedback=bool(config.feedback_weight),
         reads_pairs=config.reads_pairs,
         words=config.reads_words or config.content_size,
-        near_by_words=bool(config.neighbour_weight and not config.content_size),
+        near_by_words="words" in config.neighbours_by,
         content=config.content_size,
         collection=_text(collection),
         fold=settings.get("fold"),

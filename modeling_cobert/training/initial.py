@@ -29,6 +29,8 @@ FROM_OPTIONS = (
     "learn_starting_weights",
     "feedback_weight",
     "neighbour_weight",
+    "neighbour_likeness",
+    "neighbour_voters",
 )
 
 
