@@ -280,8 +280,8 @@ class CoBertConfig(PreTrainedConfig):
             raise ValueError("`neighbour_likeness` and `neighbour_voters` need a `neighbour_weight` other than 0.")
         if self.neighbour_likeness in ("content", "both") and not self.content_size:
             raise ValueError(
-                f"`neighbour_likeness={self.neighbour_likeness!r}` needs `content_size`, the width of the vectors that "
-                "are compared: set it, or compare 'words'."
+                f"`neighbour_likeness={self.neighbour_likeness!r}` needs `content_size`, the width of the vectors "
+                "that are compared: set it, or compare 'words'."
             )
 
     def validate_selector(self):

@@ -388,7 +388,7 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
         known = {"content": None if content is None else cosines(content), "words": likeness}
         compared = [alike for kind in self.config.neighbours_by if (alike := known[kind]) is not None]
         complete = len(compared) == len(self.config.neighbours_by) > 0
-        return sum(compared) / len(compared) if complete else None
+        return torch.stack(compared).mean(dim=0) if complete else None
 
     @can_return_tuple
     def forward(

@@ -41,8 +41,9 @@ class System:
         variant (`str`): as for `cobert train`.
         starts (`bool`): whether it starts from what is known.
         words (`bool`): whether it learns from the words of the best documents.
-        content (`bool`): whether it sees content, and neighbours by content draw each other.
-        neighbours (`bool`): whether neighbours by words draw each other.
+        near (`str`, *optional*): what neighbours that draw each other are alike in: `content`, `words` or `both`. A
+            model that is told content sees it in calibrator and scorer too.
+        voters (`str`, *optional*): which of them draw: `all` (the default), or the `promising` ones.
     """
 
     name: str
@@ -50,8 +51,8 @@ class System:
     variant: str
     starts: bool = False
     words: bool = False
-    content: bool = False
-    neighbours: bool = False
+    near: str | None = None
+    voters: str | None = None
 
 
 FIRST_STAGE, BI_ENCODER, MIXTURE = "First stage", "Bi-encoder", "First stage + bi-encoder, tuned"
@@ -63,15 +64,17 @@ SYSTEMS = (
     System("cobert", "Co-BERT, as in the paper", "full"),
     TWIN,
     System("start-cobert", "Co-BERT + start", "full", starts=True),
-    System("start-content-cobert", "Co-BERT + start + content", "full", starts=True, content=True),
-    System("start-content", "Start + neighbours by content", "neither", starts=True, content=True),
+    System("start-content-cobert", "Co-BERT + start + content", "full", starts=True, near="content"),
+    System("start-content", "Start + neighbours by content", "neither", starts=True, near="content"),
     System("start-words", "Start + feedback by words", "neither", starts=True, words=True),
-    System("start-neighbours", "Start + neighbours by words", "neither", starts=True, neighbours=True),
+    System("start-neighbours", "Start + neighbours by words", "neither", starts=True, near="words"),
+    System("start-words-neighbours", "Start + feedback and neighbours by words", "neither", True, True, "words"),
     System(
-        "start-words-neighbours", "Start + feedback and neighbours by words", "neither", True, True, neighbours=True
+        "start-words-content", "Start + feedback by words + neighbours by content", "neither", True, True, "content"
     ),
-    System("start-words-content", "Start + feedback by words + neighbours by content", "neither", True, True, True),
-    System("start-words-content-cobert", "Co-BERT + start + words + content", "full", True, True, True),
+    System("start-words-content-cobert", "Co-BERT + start + words + content", "full", True, True, "content"),
+    System("start-words-both", "Start + words + promising neighbours", "neither", True, True, "both", "promising"),
+    System("start-words-both-cobert", "Co-BERT + all of these", "full", True, True, "both", "promising"),
 )
 
 
@@ -249,8 +252,10 @@ def train_system(rows: RowsFolder, system: System, options: GainsOptions, seed: 
         max_length=options.max_length,
         starting_weights=(options.starting_weights or known_weights(options.encoder)) if system.starts else None,
         feedback_weight=options.feedback_weight if system.words else None,
-        content=system.content,
-        neighbour_weight=options.neighbour_weight if system.content or system.neighbours else None,
+        content=system.near in ("content", "both"),
+        neighbour_weight=None if system.near is None else options.neighbour_weight,
+        neighbour_likeness=system.near,
+        neighbour_voters=system.voters,
     )
     arguments = CoBertTrainingArguments(
         output_dir=str(folder),
