@@ -28,13 +28,13 @@ def test_the_whole_way(encoders, tmp_path, monkeypatch, capsys):
         "Bi-encoder",
         "First stage + bi-encoder, tuned",
         "Start: what is known, weights learned",
-        "Start + neighbours by words",
+        "Start + promising neighbours by words",
     ]
     assert all(0 <= float(value) <= 1 for row in table.rows for value in row[1:])
     printed = capsys.readouterr().out
     for expected in ("recall@100", "nDCG@20", "against its start", "Where context gained most", "Lambdas"):
         assert expected in printed
-    assert (tmp_path / "outputs/demo/start-neighbours/seed-42/fold-5/model.safetensors").exists()
+    assert (tmp_path / "outputs/demo/start-promising/seed-42/fold-5/model.safetensors").exists()
 
 
 def test_every_row_of_the_gains(encoders, tmp_path):

@@ -29,7 +29,7 @@ from ..reproduction.gains import FIRST_STAGE, TWIN, Gains, GainsOptions, measure
 
 LOG_LEVEL = logging.ERROR
 # With a listwise loss the best on the validation queries, of what was tried on them (EXPERIMENTS.md).
-COBERT = "start-neighbours"
+COBERT = "start-promising"
 QUERY = "one-line function without a name"
 
 

@@ -68,6 +68,9 @@ SYSTEMS = (
     System("start-content", "Start + neighbours by content", "neither", starts=True, near="content"),
     System("start-words", "Start + feedback by words", "neither", starts=True, words=True),
     System("start-neighbours", "Start + neighbours by words", "neither", starts=True, near="words"),
+    System(
+        "start-promising", "Start + promising neighbours by words", "neither", True, near="words", voters="promising"
+    ),
     System("start-words-neighbours", "Start + feedback and neighbours by words", "neither", True, True, "words"),
     System(
         "start-words-content", "Start + feedback by words + neighbours by content", "neither", True, True, "content"
