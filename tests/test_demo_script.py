@@ -1,5 +1,7 @@
 """The demo goes the whole way, here with tiny encoders and a few steps."""
 
+import json
+
 import pytest
 import tiny
 
@@ -46,6 +48,12 @@ def test_every_row_of_the_gains(encoders, tmp_path):
     assert {evaluation.queries for evaluation in gains.evaluations.values()} == {50}
     assert {comparison.baseline for comparison in gains.comparisons} == {"Start: what is known, weights learned"}
     assert not list(tmp_path.rglob("checkpoint-*"))
+    written = json.loads((tmp_path / "results.json").read_text())["validation"]
+    assert list(gains.validation) == list(written) == labels
+    folds = [tmp_path / "start" / "seed-42" / f"fold-{number}" for number in range(1, 6)]
+    found = [json.loads((fold / "results.json").read_text())["validation"]["nDCG@20"] for fold in folds]
+    assert gains.validation["Start: what is known, weights learned"] == pytest.approx(sum(found) / 5)
+    assert [row[0] for row in gains.tables()[-1].rows] == labels
 
 
 def test_seeds_are_averaged_query_by_query():

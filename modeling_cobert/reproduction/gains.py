@@ -1,5 +1,6 @@
 """What each part gives, on any collection: from the first stage over mixtures to Co-BERT, twins beside each other."""
 
+import json
 import logging
 import math
 import shutil
@@ -25,7 +26,7 @@ from ..loss_cobert import LOSSES
 from ..retrieval.options import MODELS, RetrievalOptions
 from ..steps.files import write_json
 from ..training.arguments import CoBertTrainingArguments, DataOptions, ModelOptions
-from ..training.train import train
+from ..training.train import RESULTS, train
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class System:
     voters: str | None = None
 
 
+CHOICE = "nDCG@20"
 FIRST_STAGE, BI_ENCODER, MIXTURE = "First stage", "Bi-encoder", "First stage + bi-encoder, tuned"
 TWIN = System("start", "Start: what is known, weights learned", "neither", starts=True)
 SYSTEMS = (
@@ -170,18 +172,27 @@ class Gains:
         evaluations (`dict[str, Evaluation]`): label to result, in the table's order; means over the seeds.
         comparisons (`list[Comparison]`): of each row with the twin that has the same start and no context.
         folders (`dict[str, Path]`): label of a trained row to the folder of its first seed's training.
+        validation (`dict[str, float]`): label of a trained row to its nDCG@20 on the validation queries, the mean of
+            its folds and seeds: what a row is to be chosen by.
     """
 
     rows: RowsFolder
     evaluations: dict[str, Evaluation]
     comparisons: list[Comparison]
     folders: dict[str, Path]
+    validation: dict[str, float]
 
     def tables(self) -> list[Table]:
-        """Measures, and changes against the twin."""
+        """Measures, changes against the twin, and what to choose a row by."""
+        chosen = Table(
+            ["system", f"validation {CHOICE}"],
+            [[label, f"{value:.4f}"] for label, value in self.validation.items()],
+            notes=["Choose a row by these: figures of the test queries would flatter what they have chosen."],
+        )
         return [
             results_table(self.evaluations, self.comparisons, [TWIN.label]),
             changes_table(self.comparisons, corrected=False),
+            *([chosen] if self.validation else []),
         ]
 
 
@@ -203,10 +214,14 @@ def measure_gains(collection: Collection, options: GainsOptions, splits: SplitOp
         BI_ENCODER: [output / "mixture" / "source-2.trec"],
         MIXTURE: [output / "mixture" / "run.trec"],
     }
-    folders = {}
+    folders: dict[str, Path] = {}
+    validation: dict[str, float] = {}
     for system in options.systems:
         trained = [train_system(rows, system, options, seed) for seed in options.seeds]
         folders[system.label] = trained[0]
+        found = validation_mean(trained)
+        if found is not None:
+            validation[system.label] = found
         runs[system.label] = [folder / ("run.trec" if rows.folds else "test.trec") for folder in trained]
         if system.name == "pointwise":
             runs |= {label: [path] for label, path in _pointwise_mixtures(rows, trained[0], output).items()}
@@ -225,9 +240,10 @@ def measure_gains(collection: Collection, options: GainsOptions, splits: SplitOp
             "seeds": options.seeds,
             "rows": {label: evaluation.to_dict() for label, evaluation in evaluations.items()},
             "comparisons": [comparison.to_dict() for comparison in comparisons],
+            "validation": {label: {CHOICE: value} for label, value in validation.items()},
         },
     )
-    return Gains(rows, evaluations, comparisons, folders)
+    return Gains(rows, evaluations, comparisons, folders, validation)
 
 
 def prepare_rows(collection: Collection, options: GainsOptions, splits: SplitOptions | None = None) -> RowsFolder:
@@ -280,6 +296,14 @@ def train_system(rows: RowsFolder, system: System, options: GainsOptions, seed: 
     for checkpoint in folder.rglob(f"{PREFIX_CHECKPOINT_DIR}-*"):
         shutil.rmtree(checkpoint, ignore_errors=True)  # of a training that is tested: they fill the disk
     return folder
+
+
+def validation_mean(folders: Sequence[Path]) -> float | None:
+    """The mean of all seeds' and folds' figures on validation queries; `None` where a look was too quick for one."""
+    read = [json.loads((folder / RESULTS).read_text(encoding="utf-8")) for folder in folders]
+    parts = [part for results in read for part in results.get("folds", [results])]
+    found = [part["validation"][CHOICE] for part in parts if CHOICE in part.get("validation", {})]
+    return math.fsum(found) / len(found) if len(found) == len(parts) else None
 
 
 def _pointwise_mixtures(rows: RowsFolder, folder: Path, output: Path) -> dict[str, Path]:
