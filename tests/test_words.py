@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from modeling_cobert.data.words import KeptWords, list_words
 from modeling_cobert.words_cobert import document_text, word_vectors
 
 TEXTS = ["Bees see ultra-violet light.", "bees bees make honey", "", "honey!", "the SKY is blue", "make honey, bees"]
@@ -80,3 +81,13 @@ def test_a_documents_words_are_those_of_title_and_text():
     assert document_text({"title": "", "text": "b"}) == document_text({"text": "b"}) == "b"
     with pytest.raises(TypeError, match="document 3 must be"):
         document_text(7, 3)
+
+
+def test_what_is_kept_is_the_same_and_found_out_once():
+    plain = list_words(TEXTS)
+    kept = KeptWords(**vars(plain))
+    for span in ((0, None), (0, 6), (1, 4), (3, 3), (0, None)):
+        assert torch.equal(kept.likeness(*span), plain.likeness(*span))
+        assert kept.likeness(*span) is kept.likeness(*span)
+    assert kept.likeness() is kept.likeness(0, 6)
+    assert kept.shared(0, torch.ones(6)) == plain.shared(0, torch.ones(6))

@@ -15,7 +15,7 @@ from ..data.candidates import Candidates, find_candidates
 from ..data.groups import Grouping, GroupOptions
 from ..data.rows import RowsFolder, load_rows
 from ..data.rows_card import split_file
-from ..data.words import list_words
+from ..data.words import KeptWords, list_words
 from ..modeling_cobert import CoBertForGroupwiseRanking
 from ..steps.hashing import file_sha256
 from ..words_cobert import WordVectors
@@ -23,8 +23,9 @@ from .ranker import EncodedQuery, Ranker
 
 logger = logging.getLogger(__name__)
 
-# Of so many queries the words stay in memory: about a megabyte each, with 500 candidates.
-KEPT_QUERIES = 256
+# Of the first queries the words, and how alike they make the documents, stay in memory: of 500 candidates about two
+# megabytes. There is room for so many pairs of documents.
+KEPT_PAIRS = 2**26
 
 
 def chosen_queries(
@@ -104,7 +105,7 @@ class RowsInputs:
     options: GroupOptions = field(default_factory=GroupOptions)
     vectors: Callable[[str], Tensor] | None = None
     content: Callable[[str], Tensor] | None = None
-    _words: dict[str, WordVectors] = field(default_factory=dict, repr=False, compare=False)
+    _words: dict[str, KeptWords] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -184,10 +185,13 @@ class RowsInputs:
 
     def _count_words(self, row: Mapping) -> WordVectors:
         """The words of a row's documents; those of the first queries are kept, since a training ranks them again."""
-        words = self._words.get(row["query_id"]) or list_words(row["texts"])
-        if len(self._words) < KEPT_QUERIES:
-            self._words[row["query_id"]] = words
-        return words
+        known = self._words.get(row["query_id"])
+        if known is not None:
+            return known
+        words = list_words(row["texts"])
+        if sum(kept.count**2 for kept in self._words.values()) + words.count**2 > KEPT_PAIRS:
+            return words
+        return self._words.setdefault(row["query_id"], KeptWords(**vars(words)))
 
 
 def rows_inputs(

@@ -14,6 +14,7 @@ from modeling_cobert import CoBertForGroupwiseRanking
 from modeling_cobert.collections.trec import read_run
 from modeling_cobert.data.rows import load_rows
 from modeling_cobert.data.selection import TEXTS
+from modeling_cobert.ranking import inputs as inputs_module
 from modeling_cobert.ranking.inputs import rows_inputs
 from modeling_cobert.ranking.loading import load_cobert
 from modeling_cobert.ranking.ranker import Ranker, rank_query
@@ -60,7 +61,7 @@ def with_texts(tmp_path_factory):
 
 
 @pytest.mark.parametrize("part", ["feedback", "neighbours"])
-def test_words_are_learned_from_and_rank_as_training_does(arguments, with_texts, tmp_path, part):
+def test_words_are_learned_from_and_rank_as_training_does(arguments, with_texts, tmp_path, monkeypatch, part):
     weight = {"feedback": "feedback_weight", "neighbours": "neighbour_weight"}[part]
     model = {**START, weight: 0.4, "loss": "approx_ndcg"}
     options = arguments(model=model, data={"rows": str(with_texts)}, start_learning_rate=0.02, **ONE_EPOCH)
@@ -72,6 +73,12 @@ def test_words_are_learned_from_and_rank_as_training_does(arguments, with_texts,
     ranker, inputs = Ranker.wrap(made), rows_inputs(with_texts, split="test")
     for query_id in rows.splits["test"]:
         assert list(rank_query(ranker, inputs, query_id)) == list(run[query_id])
+    # What is kept in memory for the next time changes nothing, nor does it that there is no room for it.
+    ranked = [rank_query(ranker, inputs, query_id) for query_id in rows.splits["test"]]
+    monkeypatch.setattr(inputs_module, "KEPT_PAIRS", 30)
+    short = rows_inputs(with_texts, split="test")
+    assert [rank_query(ranker, short, query_id) for query_id in rows.splits["test"]] == ranked
+    assert sum(words.count**2 for words in short._words.values()) <= 30
 
 
 @pytest.mark.parametrize("weight", ["feedback_weight", "neighbour_weight"])
