@@ -49,6 +49,7 @@ COMMANDS = {
     "export": "turn a pointwise Co-BERT into a plain BERT cross-encoder",
 }
 
+_HELP_ALL = "--help-all"
 # What transformers' string_to_bool takes for a value.
 _BOOLEANS = {"yes", "true", "t", "y", "1", "no", "false", "f", "n", "0"}
 
@@ -113,6 +114,10 @@ def run(name: str, argv: Sequence[str] | None = None) -> None:
 def parse(name: str, module: ModuleType, argv: Sequence[str]) -> tuple:
     """The instances of a command's `ARGUMENTS` that its options describe; wrong usage exits with 2."""
     parser = build_parser(name, module)
+    if _HELP_ALL in argv:
+        argv = ["--help"]
+    else:
+        _hide_foreign(parser, module)
     argv = _spell_out(_without_debug(argv, "debug" in _names(module)), _names(module, bool))
     *parsed, unknown = parser.parse_args_into_dataclasses(
         argv, return_remaining_strings=True, look_for_args_file=False
@@ -141,6 +146,21 @@ def build_parser(name: str, module: ModuleType) -> "HfArgumentParser":
         help_text = "Show where in the code an error comes from."
         parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=help_text)
     return parser
+
+
+def _hide_foreign(parser: "HfArgumentParser", module: ModuleType) -> None:
+    """Options that a dataclass inherits from a library still work, but the help is silent of most of them."""
+    ours: set[str] = set()
+    for arguments in module.ARGUMENTS:
+        for kind in arguments.__mro__:
+            if not kind.__module__.startswith("transformers."):
+                ours |= kind.__dict__.get("__annotations__", {}).keys()
+        ours |= set(getattr(arguments, "OFTEN_USED", ()))
+    hidden = [action for action in parser._actions if action.dest in set(_names(module)) - ours]
+    for action in hidden:
+        action.help = argparse.SUPPRESS
+    if hidden:
+        parser.epilog = f"{len(hidden)} more options, Hugging Face's, work as well: {_HELP_ALL} lists them."
 
 
 def _names(module: ModuleType, kind: type | None = None) -> list[str]:
@@ -194,7 +214,7 @@ def _quiet_bars() -> None:
 def _overview() -> str:
     lines = [f"  {name:<12}{description}" for name, description in COMMANDS.items()]
     usage = "usage: cobert COMMAND [options]\n\nCo-BERT, a groupwise, feedback-calibrated BERT re-ranker."
-    ending = "`cobert COMMAND --help` explains a command and all its options."
+    ending = "`cobert COMMAND --help` explains a command and its options."
     return "\n".join([usage, "", "commands:", *lines, "", ending])
 
 

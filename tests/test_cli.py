@@ -66,7 +66,7 @@ def test_every_module_is_a_command_and_every_command_a_module():
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_help_lists_and_explains_every_option(name, capsys):
-    code, out, _ = run([name, "--help"], capsys)
+    code, out, _ = run([name, "--help-all"], capsys)
     assert code == 0 and out.startswith(f"usage: cobert {name} ")
     module = module_of(name)
     assert module.__doc__.strip() in out
@@ -79,6 +79,24 @@ def test_help_lists_and_explains_every_option(name, capsys):
         for option in fields(arguments):
             assert not option.init or len(explained[option.name]) > 1, f"no help for --{option.name}"
     assert explained["debug"]
+
+
+@pytest.mark.parametrize("name", ["train", "reproduce"])
+def test_the_short_help_leaves_out_what_is_not_ours(name, capsys):
+    short, everything = (run([name, option], capsys)[1] for option in ("--help", "--help-all"))
+    assert len(short.splitlines()) < 0.6 * len(everything.splitlines())
+    for option in ("encoder", "learning_rate", "freeze_encoder", "seed", "push_to_hub"):
+        assert f"\n  --{option}" in short
+    for option in ("adam_beta1", "fsdp", "torch_compile"):
+        assert f"--{option}" not in short and f"\n  --{option}" in everything
+    count = int(re.search(r"(\d+) more options, Hugging Face's, work as well: --help-all lists them", short)[1])
+    told = [set(re.findall(r"\n  --(\w+)", text)) for text in (short, everything)]
+    assert len(told[1] - told[0]) == count and "more options" not in everything
+
+
+def test_the_help_of_a_command_with_no_other_options_is_whole(capsys):
+    short, everything = (run(["retrieve", option], capsys)[1] for option in ("--help", "--help-all"))
+    assert short == everything
 
 
 def test_help_marks_what_must_be_given(capsys):

@@ -3,6 +3,7 @@
 import math
 import sys
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from transformers import TrainingArguments
 
@@ -244,6 +245,12 @@ class CoBertTrainingArguments(TrainingArguments):
     TrainingArguments with the paper's defaults: 5 epochs, one group a step, Adam at 3e-6, 10 % warm-up, linear decay,
     the epoch with the best validation nDCG@20. Adam is AdamW with `weight_decay` 0, which is Hugging Face's default.
     """
+
+    # What of the options that are inherited `--help` explains; all others are behind `--help-all`.
+    OFTEN_USED: ClassVar = (
+        *("seed", "max_steps", "gradient_accumulation_steps", "gradient_checkpointing", "bf16", "fp16", "use_cpu"),
+        *("logging_steps", "report_to", "resume_from_checkpoint", "push_to_hub", "hub_model_id", "hub_private_repo"),
+    )
 
     output_dir: str = field(default="trainer_output", metadata={"help": "Where the model and its checkpoints go."})
     per_device_train_batch_size: int = field(
