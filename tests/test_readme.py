@@ -1,4 +1,4 @@
-"""README's Python example runs as written, beside what `make demo` leaves behind."""
+"""README's examples run as written: the Python one beside what `make demo` leaves behind, and a folder of one's own."""
 
 import re
 import subprocess
@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import tiny
+
+from modeling_cobert.collections.collection import open_collection
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -18,6 +20,15 @@ def test_the_example_runs_as_written(tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
     lines = done.stdout.splitlines()
     assert len(lines) == 2 and all(re.match(r"[012] -?\d+\.\d+ \S", line) for line in lines)
+
+
+def test_the_folder_of_ones_own_is_a_collection(tmp_path):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (lines,) = (block for block in re.findall(r"```bash\n(.*?)```", readme, re.DOTALL) if block.startswith("mkdir"))
+    subprocess.run(["sh", "-e", "-c", lines], cwd=tmp_path, check=True)
+    mine = open_collection(str(tmp_path / "data/mine"))
+    assert mine.queries() == {"q1": "how do bees see colour"} and mine.qrels() == {"q1": {"d1": 1}}
+    assert mine.lookup(["d1"])["d1"].full_text == "Bees They see ultraviolet, blue and green light."
 
 
 def test_every_file_that_the_tree_names_is_there():
