@@ -1,4 +1,4 @@
-"""README's examples run as written: the Python one beside what `make demo` leaves behind, and a folder of one's own."""
+"""README's examples run as written: the Python one beside what `make demo` leaves, and a folder of one's own."""
 
 import re
 import subprocess
