@@ -82,7 +82,10 @@ def make_folds(query_ids: Iterable[str], method: str = "random", seed: int = 42,
         raise ValueError(f"train, validation and test need at least 3 folds, got num_folds={num_folds}")
     _check_ids(query_ids, "query ids")
     if len(query_ids) < num_folds:
-        raise ValueError(f"{len(query_ids)} queries cannot fill {num_folds} folds: each needs a query to test")
+        raise ValueError(
+            f"{len(query_ids)} queries cannot fill {num_folds} folds: each needs a query to test. Bring more, or give "
+            "--folds none: all are ranked and measured, none is trained on"
+        )
     order = sorted(query_ids, key=_natural)
     if method == "random":
         # Only random() itself is promised to give the same sequence in every Python version; shuffle() is not.
