@@ -14,6 +14,8 @@ import importlib
 import importlib.metadata
 import logging
 import os
+import re
+import socket
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
@@ -21,6 +23,8 @@ from dataclasses import fields
 from itertools import pairwise
 from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from .steps.failures import told
 
@@ -50,6 +54,8 @@ COMMANDS = {
 }
 
 _HELP_ALL = "--help-all"
+# What may be a model on the Hub, if there is no such file.
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 # What transformers' string_to_bool takes for a value.
 _BOOLEANS = {"yes", "true", "t", "y", "1", "no", "false", "f", "n", "0"}
 
@@ -96,6 +102,7 @@ def run(name: str, argv: Sequence[str] | None = None) -> None:
         level = getattr(module, "LOG_LEVEL", logging.INFO)
         logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
         parsed = parse(name, module, argv)
+        _notice_offline(parsed)
         _quiet_bars()
         module.main(*parsed)
         sys.stdout.flush()
@@ -183,6 +190,24 @@ def _spell_out(argv: Sequence[str], flags: Iterable[str]) -> list[str]:
         if argument in spellings and following.lower() not in _BOOLEANS:
             spelt.append("True")
     return spelt
+
+
+def _notice_offline(parsed: Iterable) -> None:
+    """An option that may name the Hub, and no way there: what is not in the cache fails at once, not after retries."""
+    values = [value for options in parsed for value in vars(options).values() if isinstance(value, str)]
+    if not any(_HUB_ID.fullmatch(value) and not os.path.exists(value) for value in values):
+        return
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE or getproxies():
+        return
+    try:
+        socket.getaddrinfo(urlsplit(constants.ENDPOINT).hostname, None)
+    except OSError:
+        logging.getLogger(__name__).warning(
+            "%s cannot be found: only what is here already is used", constants.ENDPOINT
+        )
+        constants.HF_HUB_OFFLINE = True
 
 
 def _fail(error: Exception, debug: bool) -> NoReturn:

@@ -141,6 +141,23 @@ def made_up(monkeypatch):
     return make
 
 
+def test_without_a_way_to_the_hub_it_is_not_asked_again_and_again(tmp_path):
+    there = {name: value for name, value in ENVIRONMENT.items() if not name.lower().endswith(("_offline", "_proxy"))}
+    command = [sys.executable, "-m", "modeling_cobert.cli", "prepare", "--collection", "demo", "--output", "out"]
+    done = subprocess.run(
+        [*command, "--selector", "no-such/encoder"],
+        env={**there, "HF_ENDPOINT": "http://hub.invalid", "HF_HOME": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 1 and "Retrying" not in done.stderr and "Traceback" not in done.stderr
+    assert "http://hub.invalid cannot be found: only what is here already is used" in done.stderr
+    assert "error: --selector no-such/encoder: give lexical" in done.stderr.splitlines()[-1]
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("kind", [ValueError, OSError, ImportError])
 def test_an_error_is_one_line_and_exit_code_1(made_up, capsys, kind):
     def main(options):
