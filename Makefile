@@ -19,9 +19,10 @@ QUERIES ?= 2
 CANDIDATES ?= 10
 DOCUMENTS ?= 50000
 PAIRS ?= 16
+CASES ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test fuzz wheel-test lint format bench bench-retrieval bench-selection bench-training clean
+.PHONY: help install demo test fuzz fuzz-files wheel-test lint format bench bench-retrieval bench-selection bench-training clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 17
@@ -44,6 +45,9 @@ fuzz: SEED := $(SEED)
 fuzz: $(STAMP)  ## every property test with 20,000 random examples (COBERT_FUZZ_EXAMPLES); SEED repeats a search
 	@echo "seed $(SEED); again: make fuzz SEED=$(SEED)"
 	$(PYTEST) -n 2 --dist worksteal -m hypothesis --hypothesis-profile fuzz --hypothesis-seed $(SEED) tests
+
+fuzz-files: $(STAMP)  ## files damaged at random: read as they are, or refused in a line; CASES (10000)
+	cd tests && OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(abspath $(BIN))/python damaged_files.py --cases $(CASES)
 
 # `build` is removed before and after: setuptools would put into the wheel whatever an earlier build left there.
 wheel-test:  ## install the wheel without extras in a fresh environment; there prepare, train, evaluate, re-rank

@@ -11,6 +11,7 @@ from pathlib import Path
 import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow.dataset import ParquetFragmentScanOptions
 
 from ..collections.collection import Collection
 from ..collections.folds import Fold, read_folds, write_folds
@@ -21,7 +22,7 @@ from ..collections.trec import read_qrels, write_qrels
 from ..steps.files import atomic_open
 from ..steps.folders import claim_folder, claims_end, read_settings, write_settings
 from ..steps.hashing import json_sha256
-from ..steps.shards import QueryShards, read_parquet
+from ..steps.shards import PARQUET, QueryShards, read_parquet
 from .rows_card import dataset_card, split_file
 from .selection import FORMAT as SELECTION_FORMAT
 from .selection import MADE_BY as SELECTION_MADE_BY
@@ -102,8 +103,9 @@ class RowsFolder:
         # Not load_dataset(folder): its cache takes two folders of one name and layout for the same dataset, and a
         # folder that was made anew for the old one. This one goes by path and time.
         files = [str((self.folder / split_file(split)).resolve()) for split in self.splits]
+        checked = ParquetFragmentScanOptions(page_checksum_verification=True)
         try:
-            return datasets.Dataset.from_parquet(files)
+            return datasets.Dataset.from_parquet(files, fragment_scan_options=checked)
         except datasets.exceptions.DatasetGenerationError as error:
             reason = error.__cause__ or error
             if isinstance(reason, OSError) and reason.errno is not None:
@@ -246,7 +248,7 @@ def _write_splits(
         writers: dict[str, pq.ParquetWriter] = {}
         for split in plan.splits:
             file = stack.enter_context(atomic_open(output / split_file(split), "wb"))
-            writers[split] = stack.enter_context(pq.ParquetWriter(file, schema, compression="zstd"))
+            writers[split] = stack.enter_context(pq.ParquetWriter(file, schema, **PARQUET))
         for selected in shards.read():
             split = plan.split_of.get(selected["query_id"])
             if split is None:

@@ -11,6 +11,9 @@ from accelerate import PartialState
 from .files import atomic_open
 from .processes import process_state
 
+# How all our tables are written. Without checksums a flipped bit may be read as another number.
+PARQUET = {"compression": "zstd", "write_page_checksum": True}
+
 
 def fill(paths: Sequence[Path], make: Callable[[int], object], state: PartialState | None = None) -> None:
     """
@@ -61,7 +64,7 @@ class QueryShards:
         def write(number: int) -> None:
             rows = [self._row(make, query_id) for query_id in self.shards[number]]
             with atomic_open(self.paths[number], "wb") as file:
-                pq.write_table(pa.Table.from_pylist(rows, schema=self.schema), file, compression="zstd")
+                pq.write_table(pa.Table.from_pylist(rows, schema=self.schema), file, **PARQUET)
 
         fill(self.paths, write, state)
 
@@ -93,7 +96,7 @@ class QueryShards:
 def read_parquet(path: str | os.PathLike, schema: pa.Schema, columns: Sequence[str] | None = None) -> pa.Table:
     """Reads a file of ours; one that is damaged or has other columns is an error that names it."""
     try:
-        found = pq.ParquetFile(path)
+        found = pq.ParquetFile(path, page_checksum_verification=True)
         if found.schema_arrow.remove_metadata() != schema:
             raise ValueError(f"not these columns: {', '.join(schema.names)}")
         return found.read(columns=None if columns is None else list(columns))
