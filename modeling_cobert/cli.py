@@ -12,6 +12,7 @@ import argparse
 import difflib
 import importlib
 import importlib.metadata
+import inspect
 import logging
 import os
 import re
@@ -161,7 +162,7 @@ def _hide_foreign(parser: "HfArgumentParser", module: ModuleType) -> None:
     for arguments in module.ARGUMENTS:
         for kind in arguments.__mro__:
             if not kind.__module__.startswith("transformers."):
-                ours |= kind.__dict__.get("__annotations__", {}).keys()
+                ours |= inspect.get_annotations(kind).keys()
         ours |= set(getattr(arguments, "OFTEN_USED", ()))
     hidden = [action for action in parser._actions if action.dest in set(_names(module)) - ours]
     for action in hidden:
