@@ -136,7 +136,7 @@ def best_first(scores: Sequence[float], limit: int | None = None) -> list[int]:
 def standardize(scores: Sequence[float]) -> list[float]:
     """
     A list's scores with mean 0 and standard deviation 1, so that scores of different kinds can be added up. Where all
-    are equal they say nothing, and become 0.
+    are equal, to the digits of single precision, they say nothing and become 0.
 
     Example:
 
@@ -155,8 +155,8 @@ def standardize(scores: Sequence[float]) -> list[float]:
     scaled = [score / largest if largest else 0.0 for score in scores]
     mean = math.fsum(scaled) / len(scaled)
     deviation = math.sqrt(math.fsum((score - mean) ** 2 for score in scaled) / len(scaled))
-    # Equal scores may differ from their mean by rounding, which must not be blown up to a deviation of 1.
-    if deviation <= 1e-12:
+    # Equal scores may differ by rounding, of single precision where a model gave them, which must not be blown up.
+    if deviation <= 1e-6:
         return [0.0] * len(scaled)
     return [(score - mean) / deviation for score in scaled]
 

@@ -148,7 +148,9 @@ class BiEncoderSelector(Selector):
 
     def score_embedded(self, query: str, documents: Sequence[CutDocument], passages: Tensor) -> list[list[float]]:
         """What [`score`] gives, from the vectors that [`embed_passages`] gave for the documents."""
-        return by_document((passages @ self.embed_query(query).to(passages.device)).tolist(), documents)
+        # Not a matrix product: there the last bit depends on where a row stands, and equal passages would differ.
+        cosines = (passages * self.embed_query(query).to(passages.device)).sum(dim=-1)
+        return by_document(cosines.tolist(), documents)
 
     def embed_texts(self, texts: Sequence[str], batch_tokens: int, workers: int = 1) -> Tensor:
         """Unit vectors `(texts, hidden)` of passages that were chosen before, given as text."""

@@ -77,9 +77,9 @@ class CoBertFeedback(nn.Module):
 
 class CoBertNeighbours(nn.Module):
     """
-    Draws the logits of documents that are alike to each other: to a document's own the mean of the others is added,
-    weighted by how alike they are, in content or in words, and standardised over the group. Where v documents vote it
-    counts 1 - 2 / v.
+    Draws the logits of documents that are alike to each other: to a document's own is added by how much the others'
+    mean, weighted by how alike they are in content or in words, is above their plain mean, standardised over the
+    group. So where all are alike nothing moves.
 
     Args:
         learned (`bool`): whether weight and sharpness learn.
@@ -120,10 +120,10 @@ class CoBertNeighbours(nn.Module):
         with torch.autocast(logits.device.type, enabled=False):
             known = logits.float().masked_fill(~mask.bool(), 0.0).unsqueeze(-1)
             voices = self.voices(logits, mask)
-            votes = (self.shares(alike, voices) @ known).squeeze(-1)
-            # The fewer there are, the more the others' mean is the opposite of one's own; of two it is just that.
-            trust = (1 - 2 / voices.sum(dim=-1, keepdim=True).clamp(min=2)) * self.weight.float()
-            return logits + trust * standardize_rows(votes, mask)
+            # The others' plain mean is the lower the better one is oneself: left in, it would let equals trade places.
+            gains = self.shares(alike, voices) - self.shares(torch.zeros_like(alike), voices)
+            votes = (gains @ known).squeeze(-1)
+            return logits + self.weight.float() * standardize_rows(votes, mask, known.squeeze(-1))
 
 
 def cosines(content: Tensor) -> Tensor:
@@ -132,13 +132,17 @@ def cosines(content: Tensor) -> Tensor:
         return content.float() @ content.float().transpose(-1, -2)
 
 
-def standardize_rows(values: Tensor, mask: Tensor) -> Tensor:
-    """Each row `(batch, n)` with mean 0 and deviation 1 over what `mask` calls real, and 0 elsewhere."""
+def standardize_rows(values: Tensor, mask: Tensor, made_of: Tensor | None = None) -> Tensor:
+    """
+    Each row `(batch, n)` with mean 0 and deviation 1 over what `mask` calls real, and 0 elsewhere. Where values differ
+    by no more than rounding, of the numbers that they are differences of, if `made_of` has these, they are equal: 0.
+    """
     real = mask.bool()
     values, count = values.float().masked_fill(~real, 0.0), real.sum(dim=-1, keepdim=True).clamp(min=1)
     centred = (values - values.sum(dim=-1, keepdim=True) / count).masked_fill(~real, 0.0)
     variance = centred.square().sum(dim=-1, keepdim=True) / count
     # Equal values differ from their mean by rounding, which must not be blown up to a deviation of 1.
-    rounding = (1e-5 * values.detach().abs().amax(dim=-1, keepdim=True)).square()
+    largest = values if made_of is None else torch.maximum(values.abs(), made_of.float().abs())
+    rounding = (1e-5 * largest.detach().abs().amax(dim=-1, keepdim=True)).square()
     flat = variance.detach() <= rounding
     return centred.masked_fill(flat, 0.0) / variance.masked_fill(flat, 1.0).sqrt()

@@ -197,3 +197,15 @@ def test_embeddings_of_passages_may_be_kept(selectors):
 def test_the_model_itself_is_no_selector_to_load():
     with pytest.raises(ValueError, match="selector 'self' is the model itself"):
         load_selector("self")
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 6, 17])
+def test_equal_passages_have_equal_cosines(tmp_path, count):
+    """Also where a product of matrices would give some of them another last bit."""
+    tiny.bert_checkpoint(tmp_path, layers=1, hidden_size=384)
+    selector = load_selector(str(tmp_path), 32)
+    for seed in range(20):
+        vector = torch.nn.functional.normalize(torch.randn(384, generator=torch.Generator().manual_seed(seed)), dim=0)
+        documents = selector.cut(["bees"] * count, 10, 0)
+        scores = selector.score_embedded("how do bees see", documents, vector.repeat(count, 1))
+        assert len({score for (score,) in scores}) == 1

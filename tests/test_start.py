@@ -95,9 +95,10 @@ def by_hand(made: CoBertForGroupwiseRanking, inputs: dict[str, torch.Tensor], gr
         for place in places:
             others = [(voice * math.exp(20 * alike(place, p)), s) for p, voice, s in voters if p != place]
             total = sum(share for share, _ in others)
-            votes.append(sum(share * s for share, s in others) / total if total else 0.0)
-        trust = 1 - 2 / max(2, sum(voices))
-        start = [s + 0.6 * trust * vote for s, vote in zip(start, standardize(votes), strict=True)]
+            equal = [(voice, s) for p, voice, s in voters if p != place]
+            mean = sum(voice * s for voice, s in equal) / sum(voice for voice, _ in equal) if total else 0.0
+            votes.append(round(sum(share * s for share, s in others) / total - mean, 9) if total else 0.0)
+        start = [s + 0.6 * vote for s, vote in zip(start, standardize(votes), strict=True)]
     if not made.config.has_context:
         return start
     candidates = joined[places].unsqueeze(0)
@@ -405,6 +406,19 @@ def test_rerank_with_neighbours_by_words(tmp_path, count):
             expected[first:end] = map(max, expected[first:end], logits)
     for result in made.rerank("bees see", given):
         assert result["score"] == pytest.approx(expected[result["corpus_id"]], abs=1e-5)
+
+
+def test_equal_documents_keep_their_order(tmp_path, bi_encoder):
+    """What only rounding could tell apart is not told apart."""
+    fields = {**BOTH, "content_size": 2 * WIDTH, "selector": str(bi_encoder), "starting_weights": [0.0, 1.0, 0.5]}
+    made = model("neither", **fields | {"neighbour_weight": 9.0, "group_size": 20})
+    made.tokenizer = tiny.tokenizer(tmp_path)
+    for count in range(1, 15):
+        for text in ("", "bees see honey"):
+            for voters in (True, False):
+                made.neighbours.promising = voters
+                ranking = made.rerank("bees see", [text] * count)
+                assert [result["corpus_id"] for result in ranking] == list(range(count))
 
 
 def test_two_documents_do_not_trade_places(tmp_path):

@@ -7,7 +7,7 @@ import torch
 from accelerate import PartialState
 
 from ..passages_cobert import CutDocument
-from ..selection_cobert import BiEncoderSelector, by_document
+from ..selection_cobert import BiEncoderSelector
 from ..steps.blocks import BlockFile, write_blocks
 from ..steps.shards import fill
 
@@ -57,10 +57,10 @@ class StoredPassages:
 
     def score(self, query: str, doc_ids: Sequence[str], documents: Sequence[CutDocument]) -> list[list[float]]:
         """One list a document with the scores of its passages."""
-        vector = self.selector.embed_query(query).cpu()
         places = [self.places[doc_id] for doc_id in doc_ids]
-        parts = [self._open(number)[i] for number, i in places]
-        return by_document((torch.cat(parts) @ vector).tolist(), documents)
+        return self.selector.score_embedded(
+            query, documents, torch.cat([self._open(number)[i] for number, i in places])
+        )
 
     def truncated(self, doc_id: str) -> int:
         """How many of a document's passages did not fit."""
