@@ -105,10 +105,10 @@ def plain_folds(data: bytes) -> list:
     folds = json.loads(data.decode("utf-8-sig"))
     folds = list(folds.values()) if isinstance(folds, dict) else folds
     names = ("train", "validation", "test")
-    return [
+    return sorted(
         [list(fold.get(name, fold.get("dev", ()))) if name != "train" else list(fold[name]) for name in names]
         for fold in folds
-    ]
+    )  # in what order a damaged number puts them is no matter
 
 
 def _counted(found: dict, rows: list) -> dict:
@@ -146,7 +146,7 @@ def make_sandbox(folder: Path) -> dict[str, Target]:
         return {d.doc_id: (d.title, d.text) for d in open_collection(path.parent).documents()}
 
     def folds(path: Path) -> list:
-        return [[list(fold.train), list(fold.validation), list(fold.test)] for fold in read_folds(path)]
+        return sorted([list(fold.train), list(fold.validation), list(fold.test)] for fold in read_folds(path))
 
     rows = next((folder / "rows").rglob("*.parquet"))
     written = read_rows(rows)
@@ -206,6 +206,8 @@ def try_case(number: int, folder: Path, targets: dict[str, Target], whole: dict[
     except Exception as error:
         line = told(error)
         named = path.name in line or any(str(part) in line for part in path.parents if folder in part.parents)
+        # Or the value itself, such as another selector's name; and weights that are NaN may have been trained so.
+        named = named or line.split(":")[0].encode() in hurt or "is not a number: the ranking would be" in line
         return name, "refused" if DEFECT not in line and named else f"{type(error).__name__}: {line}"
     finally:
         path.write_bytes(whole[name])
