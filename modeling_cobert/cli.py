@@ -70,6 +70,21 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpF
         return action.help if action.default in (None, "") else super()._get_help_string(action)
 
 
+class _Once(logging.Filter):
+    """Lets a warning through once: the same file is opened by several steps of a command."""
+
+    def __init__(self):
+        super().__init__()
+        self.told: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno != logging.WARNING:
+            return True
+        known = record.getMessage() in self.told
+        self.told.add(record.getMessage())
+        return not known
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """The console script: `cobert COMMAND ...`; without a command, the list of them."""
     argv = list(sys.argv[1:] if argv is None else argv)
@@ -101,7 +116,9 @@ def run(name: str, argv: Sequence[str] | None = None) -> None:
     try:
         module = importlib.import_module(f".commands.{name.replace('-', '_')}", __package__)
         level = getattr(module, "LOG_LEVEL", logging.INFO)
-        logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
+        handler = logging.StreamHandler()
+        handler.addFilter(_Once())
+        logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s", handlers=[handler])
         parsed = parse(name, module, argv)
         _notice_offline(parsed)
         _quiet_bars()

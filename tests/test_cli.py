@@ -219,6 +219,24 @@ def test_log_level(made_up, monkeypatch):
     assert levels == [logging.INFO, logging.WARNING]
 
 
+def test_a_warning_is_given_once(made_up, monkeypatch):
+    """Steps of one command open the same files, and each would warn of them."""
+    printed = io.StringIO()
+    root = logging.RootLogger(logging.WARNING)  # the real one has pytest's handlers
+    monkeypatch.setattr(logging, "root", root)
+    monkeypatch.setattr(sys, "stderr", printed)
+
+    def main(options):
+        for number in (1, 2, 1, 2):
+            root.warning("line %d", number)
+            root.info("progress")
+
+    made_up(main)
+    cli.main(["made-up"])
+    lines = printed.getvalue().splitlines()
+    assert [line.split(": ", 1)[1] for line in lines] == ["line 1", "progress", "line 2", *["progress"] * 3]
+
+
 READY = """
 from modeling_cobert import cli
 from modeling_cobert.commands import rerank
