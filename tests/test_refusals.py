@@ -323,3 +323,53 @@ def test_errors_of_libraries_are_no_defects(error):
 
 def test_memory():
     assert told(MemoryError()) == "out of memory: take smaller batches or groups (MemoryError)"
+
+
+# --- numbers that no list, and no library, can count to
+
+
+BEYOND = str(10**30)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["prepare", "--selector", "lexical", "--k", BEYOND], "--k must be at most 2147483647"),
+        (["prepare", "--selector", "lexical", "--shard_queries", "0"], "--shard_queries must be at least 1, got 0"),
+        (["prepare", "--selector", "lexical", "--max_length", "0"], "--max_length must be at least 1, got 0"),
+        (["prepare", "--selector", "lexical", "--k1", "inf"], "--k1 must be at most 2147483647, got inf"),
+        (["prepare", "--selector", "lexical", "--beta", "nan"], "--beta must be at least 0, got nan"),
+    ],
+)
+def test_numbers_of_a_preparation(argv, message, folder, tmp_path, refuse):
+    """Before anything is retrieved."""
+    assert message in refuse(*argv, "--collection", folder, "--skip_missing", "--output", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_numbers_of_a_training(rows, encoder, tmp_path, refuse):
+    said = refuse(*training(rows, encoder, tmp_path / "out", "--num_prototypes", BEYOND))
+    assert f"--num_prototypes must be at most 10000, got {BEYOND}" in said
+    said = refuse(*training(rows, encoder, tmp_path / "out", "--max_steps", 2, "--num_train_epochs", "inf"))
+    assert "--num_train_epochs inf" in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--k", BEYOND], "--k must be at most 2147483647"),
+        (["--measures", f"nDCG@{BEYOND}"], "cutoff must be an integer of at least 1 and at most 2147483647"),
+        (["--samples", "0"], "--samples must be at least 1, got 0"),
+        (["--seed", "-1"], "--seed must be at least 0, got -1"),
+        (["--split", "test"], "--split test: splits are those of a --collection"),
+    ],
+)
+def test_numbers_of_a_comparison(more, message, folder, tmp_path, refuse):
+    (tmp_path / "qrels.txt").write_text("q0 0 d3 1\n")
+    command = ["compare", "--qrels", tmp_path / "qrels.txt", "--baselines", folder / "run.trec"]
+    assert message in refuse(*command, *more)
+
+
+def test_more_documents_than_are_counted(refuse):
+    assert f"at most 100000000 documents, got {BEYOND}" in refuse("flops", "--k", BEYOND)

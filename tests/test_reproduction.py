@@ -355,7 +355,7 @@ def test_estimates_by_hand(opened, tmp_path):
         (["--max_length", "16"], r"expanded.tsv: query '4': the query has 13 tokens, .* has room for 12"),
         (["--scorer_layers", "3"], "the scorer wants the encoder's first 3 layers, but it has 2"),
         (["--calibrator", "somewhere"], "--calibrator_layers is for layers of the encoder"),
-        (["--batch_size", "2"], "row calibrator: .* got size 0 and overlap 1; correct --batch_size"),
+        (["--batch_size", "2"], "row calibrator: --group_size must be at least 1, got 0; correct --batch_size"),
         (["--study_overlaps", "1", "6"], "row o-6: .* got size 6 and overlap 6; correct .* the --study_ options"),
     ],
 )

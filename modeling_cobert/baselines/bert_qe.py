@@ -22,6 +22,7 @@ from ..passages_cobert import default_batch_tokens
 from ..selection_cobert import CrossEncoderSelector, load_selector
 from ..steps.folders import claim_folder, claims_end, read_settings, write_settings
 from ..steps.hashing import json_sha256, model_sha256
+from ..steps.limits import check_numbers
 from ..steps.processes import process_state
 from ..steps.progress import progress_bar
 from ..steps.shards import QueryShards
@@ -87,9 +88,8 @@ class BertQeOptions(CutOptions):
     def __post_init__(self):
         super().__post_init__()
         overlapping_spans(0, self.chunk_words, self.chunk_overlap)
-        for name in ("feedback_docs", "feedback_chunks", "shard_queries"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        check_numbers(self, 1, "feedback_docs", "feedback_chunks", "chunk_words", "shard_queries", "batch_tokens")
+        check_numbers(self, 1, "max_length")
         for name, choices in (("chunks_from", CHUNKS_FROM), ("compared_with", COMPARED_WITH)):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}")

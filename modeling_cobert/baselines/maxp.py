@@ -22,6 +22,7 @@ from ..data.selection import count_selected, shards_of
 from ..passages_cobert import cut_documents
 from ..steps.folders import claim_folder, claims_end, write_settings
 from ..steps.hashing import json_sha256
+from ..steps.limits import check_numbers
 from ..steps.processes import process_state
 from ..steps.progress import progress_bar
 
@@ -48,8 +49,7 @@ class MaxPOptions(CutOptions):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.positive_passages < 1:
-            raise ValueError(f"positive_passages must be at least 1, got {self.positive_passages}")
+        check_numbers(self, 1, "positive_passages", "shard_queries")
         if self.negative_passages not in NEGATIVES:
             raise ValueError(
                 f"negative_passages must be one of {', '.join(NEGATIVES)}, not {self.negative_passages!r}"

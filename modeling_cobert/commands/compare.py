@@ -29,6 +29,7 @@ from ..evaluation.report import comparison_sections, cutoff_means, write_report
 from ..evaluation.significance import CORRECTIONS, TESTS, compare_runs
 from ..evaluation.tables import RENDERERS, Table, changes_table, results_table
 from ..steps.files import atomic_open
+from ..steps.limits import check_numbers
 
 
 @dataclass
@@ -64,6 +65,12 @@ class CompareArguments:
     latex: str | None = field(default=None, metadata={"help": "Write the tables as LaTeX to this file."})
     html: str | None = field(default=None, metadata={"help": "Write a self-contained HTML report to this file."})
     json: str | None = field(default=None, metadata={"help": "Write all values, per query too, to this file."})
+
+    def __post_init__(self):
+        if self.split is not None and self.collection is None:
+            raise ValueError(f"--split {self.split}: splits are those of a --collection")
+        check_numbers(self, 1, "k", "samples")
+        check_numbers(self, 0, "seed", most=2**64)
 
 
 ARGUMENTS = (CompareArguments,)

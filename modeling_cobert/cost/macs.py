@@ -149,6 +149,10 @@ def group_macs(
     return total
 
 
+# Groups are counted one by one.
+MOST_DOCUMENTS = 10**8
+
+
 @dataclass(frozen=True)
 class Workload:
     """
@@ -176,6 +180,8 @@ class Workload:
                 f"queries and documents must be at least 1, chunks at least 0: got {self.queries}, {self.documents}, "
                 f"{self.chunks}"
             )
+        if self.documents > MOST_DOCUMENTS:
+            raise ValueError(f"a query has at most {MOST_DOCUMENTS} documents, got {self.documents}")
         pairs = self.queries * self.documents
         for name in ("passages", "qe_passages"):
             count = getattr(self, name)

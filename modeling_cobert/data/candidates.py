@@ -11,6 +11,7 @@ from ..collections.judgments import Problems, such_as
 from ..collections.trec import read_run, read_tag
 from ..grouping_cobert import overlapping_spans
 from ..steps.hashing import Fingerprint, json_sha256
+from ..steps.limits import check_numbers
 from ..steps.progress import progress_bar
 
 logger = logging.getLogger(__name__)
@@ -32,8 +33,7 @@ class CutOptions:
 
     def __post_init__(self):
         overlapping_spans(0, self.passage_words, self.passage_overlap)
-        if self.k < 1:
-            raise ValueError(f"k must be at least 1, got {self.k}")
+        check_numbers(self, 1, "k", "passage_words")
 
     @property
     def cut(self) -> tuple[int, int, bool]:

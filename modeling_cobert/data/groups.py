@@ -9,9 +9,12 @@ import torch
 from torch.utils.data import Dataset
 
 from ..grouping_cobert import best_first, draw_offset, overlapping_spans, starting_scores
+from ..steps.limits import check_numbers
 from .words import list_words
 
 PROTOTYPES = ("selector", "first-stage", "none")
+# There is room for so many in every group that is fed, whether a list has them or not.
+MOST_PROTOTYPES = 10_000
 # Up to so many bytes, what compares the words of all lists stays in memory from epoch to epoch.
 KEPT_BYTES = 2**30
 
@@ -43,8 +46,8 @@ class GroupOptions:
     def __post_init__(self):
         if self.prototypes not in PROTOTYPES:
             raise ValueError(f"--prototypes must be one of {', '.join(PROTOTYPES)}, not {self.prototypes!r}")
-        if self.num_prototypes is not None and self.num_prototypes < 0:
-            raise ValueError(f"--num_prototypes must not be negative, got {self.num_prototypes}")
+        check_numbers(self, 0, "num_prototypes", most=MOST_PROTOTYPES)
+        check_numbers(self, 1, "group_size")
         if self.group_size is not None and self.group_overlap is not None:
             # raises what cannot be; where the model's own are to fill in, `of_model` does
             if not 0 <= self.group_overlap < self.group_size:

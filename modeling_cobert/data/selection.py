@@ -26,6 +26,7 @@ from ..selection_cobert import (
 )
 from ..steps.folders import claim_folder, claims_end, read_settings, write_settings
 from ..steps.hashing import model_sha256
+from ..steps.limits import check_numbers
 from ..steps.processes import process_state
 from ..steps.progress import progress_bar
 from ..steps.shards import QueryShards
@@ -80,6 +81,10 @@ class SelectionOptions(CutOptions):
             "help": "Keep whole documents beside their best passages: training with --feedback_weight needs them."
         },
     )
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_numbers(self, 1, "max_length", "batch_tokens", "shard_queries")
 
 
 @claims_end()

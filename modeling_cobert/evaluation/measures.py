@@ -10,6 +10,7 @@ import ir_measures
 from ir_measures.measures import Measure
 
 from ..collections.trec import trec_order
+from ..steps.limits import HIGHEST
 
 logger = logging.getLogger(__name__)
 
@@ -58,9 +59,12 @@ def _parse_measure(name: str | Measure) -> Measure:
         raise ValueError(f"measure {name!r}: {problem}") from None
     for parameter, least in (("cutoff", 1), ("rel", 1)):
         value = measure.params.get(parameter, least)
-        # trec_eval ends the whole process at a cut-off of 0, and bool is an int to Python
-        if isinstance(value, bool) or value < least:
-            raise ValueError(f"measure {name!r}: {parameter} must be an integer of at least {least}, got {value!r}")
+        # trec_eval ends the whole process at a cut-off of 0 and takes a huge one for another; bool is an int to Python
+        if isinstance(value, bool) or not least <= value <= HIGHEST:
+            raise ValueError(
+                f"measure {name!r}: {parameter} must be an integer of at least {least} and at most {HIGHEST}, got "
+                f"{value!r}"
+            )
     if not ir_measures.DefaultPipeline.supports(measure):
         raise ValueError(f"measure {name!r} is known, but none of the installed packages computes it")
     return measure

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from ..data.selection import SelectionOptions
+from ..steps.limits import check_numbers
 from ..training.arguments import CoBertTrainingArguments
 from .paper_figures import COLLECTIONS
 
@@ -44,8 +45,7 @@ class ReproductionOptions:
     def __post_init__(self):
         if self.speed is not None and not self.speed > 0:
             raise ValueError(f"--speed must be above 0, got {self.speed}")
-        if self.max_queries is not None and self.max_queries < 1:
-            raise ValueError(f"--max_queries must be at least 1, got {self.max_queries}")
+        check_numbers(self, 1, "max_queries")
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,8 @@ class SystemOptions:
     qe_max_length: int = field(default=384, metadata={"help": "BERT-QE: the most tokens of a pair."})
 
     def __post_init__(self):
+        check_numbers(self, 1, "batch_size", "qe_passage_words", "qe_max_length")
+        check_numbers(self, 0, "num_prototypes", "group_overlap", "qe_passage_overlap")
         for part in ("calibrator", "scorer"):
             if getattr(self, f"{part}_layers") is not None and getattr(self, part) != FROM_ENCODER:
                 raise ValueError(f"--{part}_layers is for layers of the encoder: give --{part} {FROM_ENCODER} with it")

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, dataclass, field
 
+from ..steps.limits import check_numbers
 from .analysis import ANALYZERS, OWN_STOPWORDS, STEMMERS, Analyzer
 
 MODELS = ("bm25", "bm25+rm3", "dph", "dph+kl")
@@ -63,18 +64,9 @@ class RetrievalOptions:
         for name, value, known in (("first_stage", self.first_stage, MODELS), ("idf", self.idf, IDFS)):
             if value not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
-        checks = {
-            "k1 must be at least 0": self.k1 >= 0,
-            "b must be from 0 to 1": 0 <= self.b <= 1,
-            "k3 must be at least 0": self.k3 is None or self.k3 >= 0,
-            "feedback_docs must be at least 1": self.feedback_docs is None or self.feedback_docs >= 1,
-            "feedback_terms must be at least 1": self.feedback_terms >= 1,
-            "original_weight must be from 0 to 1": 0 <= self.original_weight <= 1,
-            "beta must be at least 0": self.beta is None or self.beta >= 0,
-        }
-        for message, holds in checks.items():
-            if not holds:
-                raise ValueError(message)
+        check_numbers(self, 0, "k1", "k3", "beta")
+        check_numbers(self, 0, "b", "original_weight", most=1)
+        check_numbers(self, 1, "feedback_docs", "feedback_terms")
 
     def resolved(self) -> "ResolvedOptions":
         """The same options with the defaults that depend on the model filled in."""

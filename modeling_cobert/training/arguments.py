@@ -307,7 +307,7 @@ class CoBertTrainingArguments(TrainingArguments):
             self.dataloader_pin_memory = False  # there is nothing to pin it for, and every loader would warn
         if self.remove_unused_columns:
             raise ValueError("--remove_unused_columns must stay False: the collator reads the rows' columns")
-        if self.max_steps <= 0 and not 0 < self.num_train_epochs < math.inf:
+        if not math.isfinite(self.num_train_epochs) or (self.max_steps <= 0 and self.num_train_epochs <= 0):
             raise ValueError(
                 f"--num_train_epochs {self.num_train_epochs:g} trains nothing: give a number above 0, or --max_steps"
             )

@@ -229,10 +229,10 @@ def test_what_is_left_out_is_the_models():
     [
         ({"group_overlap": 3}, "got size 3 and overlap 3"),
         ({"group_overlap": -1}, "got size 3 and overlap -1"),
-        ({"group_size": 0}, "got size 0"),
+        ({"group_size": 0}, "--group_size must be at least 1, got 0"),
         ({"first_edge": -1}, "an offset must be from 0 to 1"),
         ({"prototypes": "best"}, "--prototypes must be one of selector, first-stage, none, not 'best'"),
-        ({"num_prototypes": -1}, "--num_prototypes must not be negative, got -1"),
+        ({"num_prototypes": -1}, "--num_prototypes must be at least 0, got -1"),
     ],
 )
 def test_wrong_options_are_refused_at_once(wrong, message):

@@ -170,10 +170,10 @@ def test_groups_that_cannot_be(model, sources, tmp_path):
     for options, message in (
         ({"group_overlap": 7}, "size 7 and overlap 7"),
         ({"group_size": 2}, "size 2 and overlap 2"),
-        ({"group_size": 0}, "size 0"),
+        ({"group_size": 0}, "--group_size must be at least 1, got 0"),
         ({"first_edge": 5}, "an offset must be from 0 to 4, got 5"),
         ({"first_edge": -1}, "an offset must be from 0 to 4, got -1"),
-        ({"num_prototypes": -1}, "--num_prototypes must not be negative"),
+        ({"num_prototypes": -1}, "--num_prototypes must be at least 0"),
     ):
         for source in sources.values():
             with pytest.raises(ValueError, match=message):
