@@ -20,9 +20,10 @@ CANDIDATES ?= 10
 DOCUMENTS ?= 50000
 PAIRS ?= 16
 CASES ?= 10000
+CALLS ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test fuzz fuzz-files fuzz-options wheel-test lint format bench bench-retrieval bench-selection bench-training clean
+.PHONY: help install demo test fuzz fuzz-files fuzz-options wheel-test lint format bench bench-retrieval bench-selection bench-training clean invariants
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 17
@@ -51,6 +52,11 @@ fuzz-files: $(STAMP)  ## files damaged at random: read as they are, or refused i
 
 fuzz-options: $(STAMP)  ## every option of every command with values that nobody means
 	cd tests && OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(abspath $(BIN))/python odd_options.py
+
+invariants: CASES := 2000
+invariants: $(STAMP)  ## random models and texts: what must not change a ranking; memory; CASES (2000), CALLS (10000)
+	cd tests && OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(abspath $(BIN))/python invariants.py --cases $(CASES)
+	cd tests && OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(abspath $(BIN))/python memory_growth.py --calls $(CALLS)
 
 # `build` is removed before and after: setuptools would put into the wheel whatever an earlier build left there.
 wheel-test:  ## install the wheel without extras in a fresh environment; there prepare, train, evaluate, re-rank

@@ -5,9 +5,12 @@
 import math
 from collections.abc import Callable, Sequence
 
-# What an item's scores become, of which there is at least one.
+# What to do where a model gave a score that is none.
+BROKEN_MODEL = "the model's weights are damaged or, in half precision, its numbers too large: load it in float32"
+
+# What an item's scores become, of which there is at least one. What is not a number stays so, for `best_first` to see.
 MERGES: dict[str, Callable[[list[float]], float]] = {
-    "max": max,
+    "max": lambda scores: max(scores, key=lambda score: math.inf if math.isnan(score) else score),
     "mean": lambda scores: math.fsum(scores) / len(scores),
     "first": lambda scores: scores[0],
     "last": lambda scores: scores[-1],
@@ -128,7 +131,10 @@ def best_first(scores: Sequence[float], limit: int | None = None) -> list[int]:
     """
     for position, score in enumerate(scores):
         if math.isnan(score):
-            raise ValueError(f"the score at position {position} is not a number: the ranking would be arbitrary")
+            raise ValueError(
+                f"the score at position {position} is not a number: the ranking would be arbitrary. If it is a "
+                f"model's, {BROKEN_MODEL}"
+            )
     order = sorted(range(len(scores)), key=lambda position: -scores[position])
     return order if limit is None else order[:limit]
 

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoConfig, BertForSequenceClassification, BertModel, PreTrainedConfig
 from transformers.utils import logging
 
@@ -115,6 +115,17 @@ def loading_faults(name: str | os.PathLike, info: dict) -> str:
     kinds = {"missing": info["missing_keys"], "too many": info["unexpected_keys"], "of another shape": shapes}
     found = [f"{len(keys)} {kind}, such as {min(keys)}" for kind, keys in kinds.items() if keys]
     return f"{name}: the checkpoint's weights are not those of its config: {'; '.join(found)}" if found else ""
+
+
+def weights_that_are_none(name: str | os.PathLike, model: nn.Module) -> str:
+    """
+    Which of a loaded model's weights are not finite, as damage or a half precision leaves them; empty if all are.
+    Attention on a CPU takes a query that is not a number for one that looks at nothing, so that no score would tell.
+    """
+    kinds = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+    known = [(key, value) for key, value in model.state_dict().items() if not value.is_meta and value.dtype in kinds]
+    found = [key for key, value in known if not torch.isfinite(value).all()]
+    return f"{name}: {len(found)} of its weights hold numbers that are not finite, such as {found[0]}" if found else ""
 
 
 def context_state(state: dict[str, Tensor], config) -> dict[str, Tensor]:

@@ -112,7 +112,9 @@ def kl(logits: Tensor, scores: Tensor, real: Tensor) -> Tensor:
 def margin_mse(logits: Tensor, scores: Tensor, real: Tensor) -> Tensor:
     """Squared difference of margins, over all pairs that the teacher orders (MarginMSE, Hofstätter et al. 2020)."""
     margins, wanted = (x.unsqueeze(-1) - x.unsqueeze(-2) for x in (logits, scores))  # (groups, better, worse)
-    return _mean((margins - wanted) ** 2, (wanted > 0) & real.unsqueeze(-1) & real.unsqueeze(-2))
+    ordered = (wanted > 0) & real.unsqueeze(-1) & real.unsqueeze(-2)
+    # Before the square: where one leaves the range of floats, its gradient would be no number in spite of the mask.
+    return _mean((margins - wanted).masked_fill(~ordered, 0.0) ** 2, ordered)
 
 
 DISTILLATION_LOSSES = {"kl": kl, "margin_mse": margin_mse}

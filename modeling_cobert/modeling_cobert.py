@@ -14,7 +14,7 @@ from transformers import initialization as init
 from transformers.utils import ModelOutput, can_return_tuple, logging
 
 from .configuration_cobert import CoBertConfig
-from .initialization_cobert import bert_weights, loading_faults
+from .initialization_cobert import bert_weights, loading_faults, weights_that_are_none
 from .loss_cobert import ranking_loss
 
 # Not used here: transformers ships a model's code by following its relative imports; this brings the pipeline along.
@@ -509,7 +509,7 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
             hub = ("revision", "cache_dir", "token", "local_files_only", "subfolder")
             model.remember_source(pretrained_model_name_or_path, **{name: kwargs.get(name) for name in hub})
         name = pretrained_model_name_or_path or "the given weights"
-        model.loading_faults = loading_faults(name, info)
+        model.loading_faults = loading_faults(name, info) or weights_that_are_none(name, model)
         if model.start is not None and model.start.drops_what_was_learned():
             model.loading_faults = f"{name}: has a weight for a score that its starting_weights leave out with a 0"
         return (model, info) if output_loading_info else model

@@ -177,8 +177,10 @@ class PairTokenizer:
         self.max_length = max_length
         self.pad_id = tokenizer.pad_token_id or 0
         # The template is read off the tokenizer itself, so that a cross-encoder that is no BERT works as well.
-        probe = tokenizer("a", "b")
-        ids, (first, second) = probe["input_ids"], tokenizer(["a", "b"], add_special_tokens=False)["input_ids"]
+        # Split as in `tokenize`: a tokenizer keeps this setting of a call, and other threads may be about to use it.
+        probe = tokenizer("a", "b", split_special_tokens=True)
+        alone = tokenizer(["a", "b"], add_special_tokens=False, split_special_tokens=True)
+        ids, (first, second) = probe["input_ids"], alone["input_ids"]
         if not first or not second or first[0] not in ids or second[-1] not in ids:
             raise ValueError(f"{type(tokenizer).__name__} does not join two texts in a way that is known here")
         start, end = ids.index(first[0]), len(ids) - ids[::-1].index(second[-1])

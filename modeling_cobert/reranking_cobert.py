@@ -3,19 +3,21 @@
 """Text in, ranking out: cut, select, encode every distinct pair once, calibrate, score in groups, rank."""
 
 import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
 from numbers import Integral
+from threading import Lock
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from .grouping_cobert import best_first, merge_spans, overlapping_spans, starting_scores
+from .grouping_cobert import BROKEN_MODEL, best_first, merge_spans, overlapping_spans, starting_scores
 from .passages_cobert import (
     CutDocument,
     PairTokenizer,
@@ -35,6 +37,9 @@ from .selection_cobert import (
 )
 from .words_cobert import WordVectors, document_text, word_vectors
 
+# Held while what all threads share is changed: what is loaded on first use, and training or evaluation mode.
+_LOADING, _MODES = Lock(), Lock()
+
 
 @dataclass
 class TextSide:
@@ -48,32 +53,38 @@ class TextSide:
         tokenizer (`PreTrainedTokenizerBase`, *optional*): the tokenizer that was set or found.
         source (`tuple[str, dict]`, *optional*): the checkpoint that the tokenizer lies beside, and its Hub options.
         selectors (`dict[tuple[str, int], Selector]`): what was loaded, by name and most tokens of a row.
+        ranking (`int`): how many threads are ranking with the model just now.
+        modes (`tuple[tuple[nn.Module, bool], ...]`): what was in training before the first of them began.
     """
 
     tokenizer: PreTrainedTokenizerBase | None = None
     source: tuple[str, dict] | None = None
     selectors: dict[tuple[str, int], Selector] = field(default_factory=dict)
+    ranking: int = 0
+    modes: tuple[tuple[nn.Module, bool], ...] = ()
 
     def find_tokenizer(self, encoder_config) -> PreTrainedTokenizerBase:
         """The tokenizer that was set, or the one beside the checkpoint; it must fit the encoder."""
-        if self.tokenizer is None:
-            if self.source is None:
-                raise ValueError(
-                    "this model was not loaded from a checkpoint: pass tokenizer=... or set model.tokenizer"
-                )
-            name, hub_options = self.source
-            # With the encoder's config given, AutoTokenizer does not read the checkpoint's and ask for remote code.
-            self.tokenizer = load_tokenizer(name, encoder_config.vocab_size, config=encoder_config, **hub_options)
-        else:
-            check_tokenizer(self.tokenizer, encoder_config.vocab_size)
-        return self.tokenizer
+        with _LOADING:
+            if self.tokenizer is None:
+                if self.source is None:
+                    raise ValueError(
+                        "this model was not loaded from a checkpoint: pass tokenizer=... or set model.tokenizer"
+                    )
+                name, hub_options = self.source
+                # With the encoder's config given AutoTokenizer does not read the checkpoint's and ask for remote code.
+                self.tokenizer = load_tokenizer(name, encoder_config.vocab_size, config=encoder_config, **hub_options)
+            else:
+                check_tokenizer(self.tokenizer, encoder_config.vocab_size)
+            return self.tokenizer
 
     def find_selector(self, name: str, max_length: int, device: torch.device | str) -> Selector:
         """The selector called `name`, loaded once, on the device where it is wanted now."""
         key = (name, max_length)
-        if key not in self.selectors:
-            self.selectors[key] = load_selector(name, max_length, device)
-        return self.selectors[key].to(device)
+        with _LOADING:
+            if key not in self.selectors:
+                self.selectors[key] = load_selector(name, max_length, device)
+            return self.selectors[key].to(device)
 
     def __getstate__(self) -> dict:
         source = self.source
@@ -155,6 +166,9 @@ def rerank(
     with _inference(model), _progress(show_progress_bar) as advance:
         encoded = encode_list(model, pairs, query, documents, selector, batch_tokens, advance)
         scores = score_list(model, encoded, batch_tokens)
+    for place, score in enumerate(scores):
+        if math.isinf(score):
+            raise ValueError(f"document {place} has the score {score}: {BROKEN_MODEL}")
     return [
         {"corpus_id": i, "score": scores[i], "probability": _sigmoid(scores[i])}
         | ({"text": _text(documents[i])} if return_documents else {})
@@ -250,7 +264,7 @@ def first_stage_scores(documents: Sequence[str | Mapping]) -> list[float] | None
         return None
     found = []
     for place, score in enumerate(scores):
-        if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
+        if isinstance(score, bool) or not isinstance(score, int | float) or not abs(score) <= sys.float_info.max:
             raise ValueError(
                 f"document {place} has the score {score!r}: give all documents a finite first-stage score, or none"
             )
@@ -384,14 +398,23 @@ def _check_inputs(query: str, documents, top_k: int | None, batch_tokens: int | 
 
 @contextmanager
 def _inference(model) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
+    side = model.text_side
+    # The first of several threads puts the model in evaluation mode, and the last one puts it back.
+    with _MODES:
+        if not side.ranking:
+            side.modes = tuple((module, module.training) for module in model.modules())
+            model.eval()
+        side.ranking += 1
     try:
         with torch.inference_mode():
             yield
     finally:
-        for module, training in modes:
-            module.training = training
+        with _MODES:
+            side.ranking -= 1
+            if not side.ranking:
+                for module, training in side.modes:
+                    module.training = training
+                side.modes = ()
 
 
 @contextmanager

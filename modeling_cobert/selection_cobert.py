@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassificati
 from transformers.utils import cached_file
 
 from .grouping_cobert import best_first
+from .initialization_cobert import weights_that_are_none
 from .passages_cobert import (
     CutDocument,
     PairTokenizer,
@@ -305,10 +306,21 @@ def _load_encoder(name: str, max_length: int, device: torch.device | str) -> Cro
     if architecture.endswith("ForSequenceClassification"):
         if config.num_labels not in (1, 2):
             raise ValueError(f"selector {name!r} has {config.num_labels} labels: a cross-encoder has 1 or 2")
-        model = AutoModelForSequenceClassification.from_pretrained(name, **options)
+        model = _load_whole(AutoModelForSequenceClassification, name, options)
         return CrossEncoderSelector(model.to(device), tokenizer, min(max_length, longest))
-    model = AutoModel.from_pretrained(name, **options)
+    model = _load_whole(AutoModel, name, options, unread=("pooler.",))
     return BiEncoderSelector(model.to(device), tokenizer, min(max_length, longest), _pooling(name))
+
+
+def _load_whole(loader, name: str, options: dict, unread: tuple[str, ...] = ()):
+    """A model with all its weights, but for those that nothing reads; what is missing would be random."""
+    model, info = loader.from_pretrained(name, output_loading_info=True, **options)
+    missing = sorted(key for key in info["missing_keys"] if not key.startswith(unread))
+    fault = f"{name}: {len(missing)} of its weights are missing, such as {missing[0]}" if missing else ""
+    fault = fault or weights_that_are_none(name, model)
+    if fault:
+        raise ValueError(f"{fault}. What such a selector picks would mean nothing: load a whole checkpoint")
+    return model
 
 
 def _pooling(name: str) -> str:

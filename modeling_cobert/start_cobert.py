@@ -139,10 +139,14 @@ def standardize_rows(values: Tensor, mask: Tensor, made_of: Tensor | None = None
     """
     real = mask.bool()
     values, count = values.float().masked_fill(~real, 0.0), real.sum(dim=-1, keepdim=True).clamp(min=1)
+    largest = values if made_of is None else torch.maximum(values.abs(), made_of.float().abs())
+    largest = largest.detach().abs().amax(dim=-1, keepdim=True)
+    # No square may leave the range of floats. A power of two, so that no digit changes.
+    scale = largest.clamp(min=torch.finfo(largest.dtype).tiny).log2().floor().exp2()
+    values, largest = values / scale, largest / scale
     centred = (values - values.sum(dim=-1, keepdim=True) / count).masked_fill(~real, 0.0)
     variance = centred.square().sum(dim=-1, keepdim=True) / count
     # Equal values differ from their mean by rounding, which must not be blown up to a deviation of 1.
-    largest = values if made_of is None else torch.maximum(values.abs(), made_of.float().abs())
-    rounding = (1e-5 * largest.detach().abs().amax(dim=-1, keepdim=True)).square()
+    rounding = (1e-5 * largest).square()
     flat = variance.detach() <= rounding
     return centred.masked_fill(flat, 0.0) / variance.masked_fill(flat, 1.0).sqrt()

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import torch
 from transformers import AutoConfig
 
+from ..initialization_cobert import weights_that_are_none
 from ..modeling_cobert import CoBertForGroupwiseRanking
 
 
@@ -33,8 +34,11 @@ def load_cobert(name: str | os.PathLike, dtype: torch.dtype = torch.float32, **f
             ignore_mismatched_sizes=True,  # they are told below, by name
             **fields,
         )
-    if info["missing_keys"] or info["mismatched_keys"] or (model.loading_faults and not fields):
-        raise ValueError(f"{model.loading_faults}. Load a whole checkpoint, with the config.json it was saved with")
+    faults = model.loading_faults
+    if fields and not info["missing_keys"] and not info["mismatched_keys"]:  # of parts that are taken away too many
+        faults = weights_that_are_none(name, model)
+    if faults:
+        raise ValueError(f"{faults}. Load a whole checkpoint, with the config.json it was saved with")
     model.loading_faults = ""
     return model
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..grouping_cobert import best_first
+from ..grouping_cobert import BROKEN_MODEL, best_first
 
 _TINY = np.finfo(np.float32).tiny
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -36,7 +36,7 @@ def strict_scores(doc_ids: Sequence[str], scores: Sequence[float]) -> dict[str, 
     """
     for doc_id, score in zip(doc_ids, scores, strict=True):
         if not abs(score) <= _FLOAT32_MAX:
-            raise ValueError(f"document {doc_id!r} has the score {score}: the model's weights are damaged")
+            raise ValueError(f"document {doc_id!r} has the score {score}: {BROKEN_MODEL}")
     strict: dict[str, float] = {}
     last = np.float32(np.inf)
     for place in best_first(scores):
@@ -44,6 +44,8 @@ def strict_scores(doc_ids: Sequence[str], scores: Sequence[float]) -> dict[str, 
             continue
         score = np.float32(scores[place])
         if score >= last:
+            if last <= -_FLOAT32_MAX:
+                raise ValueError(f"document {doc_ids[place]!r}: no score is below {last}: {BROKEN_MODEL}")
             score = min(np.nextafter(last, np.float32(-np.inf)), last - _TINY)
         strict[doc_ids[place]] = float(score)
         last = score
