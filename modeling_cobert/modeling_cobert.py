@@ -523,7 +523,7 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
     @classmethod
     def _check_sizes(cls, name_or_path, where: dict) -> None:
         check_config(name_or_path, **where)
-        config = cls.config_class.from_pretrained(name_or_path, **where)
+        config = CoBertConfig.from_pretrained(name_or_path, **where)
         check_weights(name_or_path, config, lambda: cls(config), **where)
 
     def save_pretrained(
