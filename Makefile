@@ -21,9 +21,15 @@ DOCUMENTS ?= 50000
 PAIRS ?= 16
 CASES ?= 10000
 CALLS ?= 10000
+# The version of torch for `make minimum-versions`: its lowest has no CPU build everywhere.
+TORCH ?= $(shell sed -n 's/^torch==//p' constraints.txt)
+# What these versions could break: the model, its checkpoints, rows, ranking, training, measures.
+MINIMUM_TESTS ?= tests/test_configuration.py tests/test_modeling.py tests/test_initialization.py tests/test_selection.py \
+	tests/test_passages.py tests/test_reranking.py tests/data/test_rows.py tests/data/test_trec.py \
+	tests/evaluation/test_measures.py tests/training/test_training.py tests/training/test_card.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test fuzz fuzz-files fuzz-options wheel-test lint format bench bench-retrieval bench-selection bench-training clean invariants
+.PHONY: help install demo test fuzz fuzz-files fuzz-options wheel-test lint format bench bench-retrieval bench-selection bench-training clean invariants fuzz-hostile audit licences minimum-versions
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 17
@@ -57,6 +63,26 @@ invariants: CASES := 2000
 invariants: $(STAMP)  ## random models and texts: what must not change a ranking; memory; CASES (2000), CALLS (10000)
 	cd tests && OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(abspath $(BIN))/python invariants.py --cases $(CASES)
 	cd tests && OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(abspath $(BIN))/python memory_growth.py --calls $(CALLS)
+
+fuzz-hostile: $(STAMP)  ## files made by an enemy: code, sizes, names that lead out of a folder; all refused in a line
+	cd tests && OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(abspath $(BIN))/python hostile_files.py
+
+audit: $(STAMP)  ## known vulnerabilities of what is installed, by pip-audit, which needs a network; fails without one
+	set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; $(PYTHON) -m venv "$$folder"; \
+	"$$folder/bin/python" -m pip install --quiet pip-audit; \
+	$(BIN)/python tests/audit.py --pip_audit "$$folder/bin/pip-audit" \
+		--packages "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+
+licences: $(STAMP)  ## the licence of every package that is needed to run; fails on one that is not on the list
+	$(BIN)/python tests/licences.py
+
+minimum-versions: $(STAMP)  ## the lowest versions that setup.py allows, in a fresh environment, and the tests they concern
+	set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; $(PYTHON) -m venv "$$folder"; \
+	$(BIN)/python tests/minimum_versions.py --torch "$(TORCH)" > "$$folder/lowest.txt"; \
+	"$$folder/bin/python" -m pip install --quiet -r "$$folder/lowest.txt" -c "$$folder/lowest.txt"; \
+	"$$folder/bin/python" -m pip install --quiet -c "$$folder/lowest.txt" pytest hypothesis; \
+	"$$folder/bin/python" -m pip list --format freeze | grep -iFf "$$folder/lowest.txt"; \
+	PYTHONPATH=. OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 "$$folder/bin/python" -m pytest -q $(MINIMUM_TESTS)
 
 # `build` is removed before and after: setuptools would put into the wheel whatever an earlier build left there.
 wheel-test:  ## install the wheel without extras in a fresh environment; there prepare, train, evaluate, re-rank

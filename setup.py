@@ -15,10 +15,10 @@ CORE = [
     "accelerate>=1.10",
     "datasets>=4.2",
     "evaluate>=0.4.6",
-    "huggingface_hub>=1.0",
-    "safetensors>=0.6",
-    "numpy",
-    "regex",
+    "huggingface_hub>=1.31",
+    "safetensors>=0.8",
+    "numpy>=1.26",
+    "regex>=2025.10.22",
     "scipy>=1.15",  # significance; sparse matrices of the index
     "ir-measures>=0.4",  # selection of the best epoch, evaluation
     "jinja2>=3.1",  # the templates of model card and report

@@ -28,6 +28,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from .steps.failures import told
+from .steps.terminal import VisibleRecord, visible, visible_lines
 
 if TYPE_CHECKING:
     from transformers import HfArgumentParser
@@ -116,6 +117,7 @@ def run(name: str, argv: Sequence[str] | None = None) -> None:
     try:
         module = importlib.import_module(f".commands.{name.replace('-', '_')}", __package__)
         level = getattr(module, "LOG_LEVEL", logging.INFO)
+        logging.setLogRecordFactory(VisibleRecord)
         handler = logging.StreamHandler()
         handler.addFilter(_Once())
         logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s", handlers=[handler])
@@ -149,7 +151,7 @@ def parse(name: str, module: ModuleType, argv: Sequence[str]) -> tuple:
     )
     if unknown:
         known = [f"--{option}" for option in _names(module)]
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}{_did_you_mean(unknown[0], known)}")
+        parser.error(f"unrecognized arguments: {visible(' '.join(unknown))}{_did_you_mean(unknown[0], known)}")
     return tuple(parsed)
 
 
@@ -230,7 +232,7 @@ def _notice_offline(parsed: Iterable) -> None:
 
 def _fail(error: Exception, debug: bool) -> NoReturn:
     if debug:
-        traceback.print_exc()
+        print(visible_lines(traceback.format_exc()), file=sys.stderr)
     print(f"error: {told(error)}", file=sys.stderr)
     sys.exit(1)
 

@@ -10,6 +10,9 @@ from huggingface_hub.dataclasses import strict
 from transformers import BertConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
+# No list has so many documents that feedback could learn from.
+MOST_PROTOTYPES = 10_000
+
 
 @strict
 class CoBertConfig(PreTrainedConfig):
@@ -220,6 +223,11 @@ class CoBertConfig(PreTrainedConfig):
             raise ValueError(
                 f"`group_overlap` must be at least 0 and below `group_size`: got an overlap of {self.group_overlap} "
                 f"with groups of {self.group_size}. Lower `group_overlap` or raise `group_size`."
+            )
+        if self.num_prototypes > MOST_PROTOTYPES:
+            raise ValueError(
+                f"`num_prototypes` must be at most {MOST_PROTOTYPES}, got {self.num_prototypes}: every group has a "
+                "place for each."
             )
         if self.use_calibrator and self.num_prototypes < 1:
             raise ValueError(

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, BertForSequenceClassification, BertModel, PreTrainedConfig
+from transformers import BertForSequenceClassification, BertModel, PreTrainedConfig
 from transformers.utils import logging
 
+from .checkpoint_cobert import check_config, check_weights, load_config
 from .configuration_cobert import context_config
 
 logger = logging.get_logger(__name__)
@@ -22,8 +23,8 @@ def bert_weights(cls, encoder: str | os.PathLike, calibrator, scorer, fields: di
     """Does the work of [`CoBertForGroupwiseRanking.from_bert_pretrained`]."""
     if "encoder_config" in fields:
         raise ValueError("`encoder_config` comes from the encoder's checkpoint: pass the other fields only")
-    model_type = PreTrainedConfig.get_config_dict(encoder)[0].get("model_type")
-    source = _cobert_source(cls, encoder) if model_type == cls.config_class.model_type else _bert_source(encoder)
+    is_cobert = check_config(encoder).get("model_type") == cls.config_class.model_type
+    source = _cobert_source(cls, encoder) if is_cobert else _bert_source(encoder)
     config = _build_config(cls, source.config, calibrator, scorer, source.fields | fields)
 
     # A head was trained on what its encoder gave it: on the other kind of vector its row would mean nothing.
@@ -148,7 +149,7 @@ def relevance_row(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _bert_config(part: str, path: str | os.PathLike):
-    config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+    config = load_config(path)
     if config.model_type != "bert":
         raise ValueError(f"{part} {str(path)!r} is not a BERT checkpoint: its model_type is {config.model_type!r}")
     return config
@@ -198,8 +199,16 @@ def _build_config(cls, encoder_config, calibrator, scorer, fields: dict):
 
 
 def _load(path: str | os.PathLike, cls=BertModel) -> dict[str, Tensor]:
+    config = load_config(path)
+    check_weights(path, config, lambda: cls(config))
     model, info = cls.from_pretrained(
         path, dtype=torch.float32, use_safetensors=True, trust_remote_code=False, output_loading_info=True
     )
     absent = set(info["missing_keys"])
+    needed = sorted(name for name in absent if "pooler." not in name)  # a pooler may start fresh, and is named
+    if needed:
+        raise ValueError(
+            f"{path}: its config.json names {len(needed)} weights that it does not have, such as {needed[0]}: take "
+            "the config.json that they were saved with"
+        )
     return {name: value for name, value in model.state_dict().items() if name not in absent}

@@ -13,6 +13,7 @@ from transformers import BertModel, PreTrainedModel
 from transformers import initialization as init
 from transformers.utils import ModelOutput, can_return_tuple, logging
 
+from .checkpoint_cobert import check_config, check_weights
 from .configuration_cobert import CoBertConfig
 from .initialization_cobert import bert_weights, loading_faults, weights_that_are_none
 from .loss_cobert import ranking_loss
@@ -503,16 +504,27 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, output_loading_info: bool = False, **kwargs):
         """Loads as every model does, and remembers what the checkpoint lacked or had too much: `rerank` refuses it."""
+        hub = ("revision", "cache_dir", "token", "local_files_only", "subfolder")
+        where = {name: kwargs[name] for name in hub if kwargs.get(name) is not None}
+        if pretrained_model_name_or_path is not None:  # it is None for weights given as `state_dict`
+            kwargs = {"use_safetensors": True, **kwargs}  # a pickle is loaded only for those who ask for it
+            if kwargs.get("variant") is None:
+                cls._check_sizes(pretrained_model_name_or_path, where)
         loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
         model, info = loaded
-        if pretrained_model_name_or_path is not None:  # it is None for weights given as `state_dict`
-            hub = ("revision", "cache_dir", "token", "local_files_only", "subfolder")
-            model.remember_source(pretrained_model_name_or_path, **{name: kwargs.get(name) for name in hub})
+        if pretrained_model_name_or_path is not None:
+            model.remember_source(pretrained_model_name_or_path, **where)
         name = pretrained_model_name_or_path or "the given weights"
         model.loading_faults = loading_faults(name, info) or weights_that_are_none(name, model)
         if model.start is not None and model.start.drops_what_was_learned():
             model.loading_faults = f"{name}: has a weight for a score that its starting_weights leave out with a 0"
         return (model, info) if output_loading_info else model
+
+    @classmethod
+    def _check_sizes(cls, name_or_path, where: dict) -> None:
+        check_config(name_or_path, **where)
+        config = CoBertConfig.from_pretrained(name_or_path, **where)
+        check_weights(name_or_path, config, lambda: cls(config), **where)
 
     def save_pretrained(
         self,

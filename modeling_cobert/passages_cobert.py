@@ -150,6 +150,12 @@ def check_tokenizer(tokenizer, vocab_size: int | None = None, name: str | os.Pat
             "tokenizer_config.json that the model was trained with beside its weights"
         )
     # Fewer are fine: tables of embeddings are padded to round numbers.
+    last = max(tokenizer.get_vocab().values())
+    if vocab_size is not None and last >= vocab_size >= len(tokenizer):
+        raise ValueError(
+            f"{name}: the tokenizer has a token with the number {last}, but the encoder knows {vocab_size} of them: "
+            "copy tokenizer.json and tokenizer_config.json anew"
+        )
     if vocab_size is not None and len(tokenizer) > vocab_size:
         raise ValueError(
             f"{name}: the tokenizer knows {len(tokenizer)} tokens, but the encoder only {vocab_size}: take the "

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Selectors: what picks the passage that stands for a document, and the documents that serve as prototypes."""
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -10,11 +9,11 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
-from transformers.utils import cached_file
+from transformers import AutoModel, AutoModelForSequenceClassification
 
+from .checkpoint_cobert import check_weights, find_file, load_config, read_json
 from .grouping_cobert import best_first
-from .initialization_cobert import weights_that_are_none
+from .initialization_cobert import loading_faults, weights_that_are_none
 from .passages_cobert import (
     CutDocument,
     PairTokenizer,
@@ -298,28 +297,31 @@ def most_tokens(config) -> int | None:
 
 
 def _load_encoder(name: str, max_length: int, device: torch.device | str) -> CrossEncoderSelector | BiEncoderSelector:
-    config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+    config = load_config(name)
     tokenizer = load_tokenizer(name, getattr(config, "vocab_size", None))
     longest = most_tokens(config) or max_length
-    options = {"trust_remote_code": False, "use_safetensors": True, "dtype": torch.float32}
     architecture = (config.architectures or [""])[0]
     if architecture.endswith("ForSequenceClassification"):
         if config.num_labels not in (1, 2):
             raise ValueError(f"selector {name!r} has {config.num_labels} labels: a cross-encoder has 1 or 2")
-        model = _load_whole(AutoModelForSequenceClassification, name, options)
+        model = _load_whole(AutoModelForSequenceClassification, name, config)
         return CrossEncoderSelector(model.to(device), tokenizer, min(max_length, longest))
-    model = _load_whole(AutoModel, name, options, unread=("pooler.",))
+    model = _load_whole(AutoModel, name, config)
     return BiEncoderSelector(model.to(device), tokenizer, min(max_length, longest), _pooling(name))
 
 
-def _load_whole(loader, name: str, options: dict, unread: tuple[str, ...] = ()):
-    """A model with all its weights, but for those that nothing reads; what is missing would be random."""
-    model, info = loader.from_pretrained(name, output_loading_info=True, **options)
-    missing = sorted(key for key in info["missing_keys"] if not key.startswith(unread))
-    fault = f"{name}: {len(missing)} of its weights are missing, such as {missing[0]}" if missing else ""
-    fault = fault or weights_that_are_none(name, model)
-    if fault:
-        raise ValueError(f"{fault}. What such a selector picks would mean nothing: load a whole checkpoint")
+def _load_whole(kind, name: str, config):
+    """A model in float32; weights that it lacks are an error, but for a pooler, which nothing here reads."""
+    check_weights(name, config, lambda: kind.from_config(config, trust_remote_code=False))
+    model, info = kind.from_pretrained(
+        name, trust_remote_code=False, use_safetensors=True, dtype=torch.float32, output_loading_info=True
+    )
+    unread = ("pooler.",) if kind is AutoModel else ()
+    missing = [key for key in info["missing_keys"] if not key.startswith(unread)]
+    faults = loading_faults(name, {**info, "missing_keys": missing, "unexpected_keys": []})
+    faults = faults or weights_that_are_none(name, model)
+    if faults:
+        raise ValueError(f"{faults}. What such a selector picks would mean nothing: load a whole checkpoint")
     return model
 
 
@@ -327,12 +329,19 @@ def _pooling(name: str) -> str:
     modules = _read_json(name, "modules.json")
     if modules is None:
         return "mean"
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+        raise ValueError(f"selector {name!r}: its modules.json is no list of modules")
     kinds = [str(module.get("type", "")).rsplit(".", 1)[-1] for module in modules]
     unknown = set(kinds) - {"Transformer", "Pooling", "Normalize"}
     if unknown:
         raise ValueError(f"selector {name!r} has layers that are not known here: {', '.join(sorted(unknown))}")
-    path = next((module["path"] for module, kind in zip(modules, kinds, strict=True) if kind == "Pooling"), None)
+    paths = [module.get("path") for module, kind in zip(modules, kinds, strict=True) if kind == "Pooling"]
+    path = paths[0] if paths else None
+    if path is not None and (not isinstance(path, str) or Path(path).is_absolute() or ".." in Path(path).parts):
+        raise ValueError(f"selector {name!r}: its modules.json leads to {path!r}, which is not in its folder")
     settings = (_read_json(name, f"{path}/config.json") if path else None) or {}
+    if not isinstance(settings, dict):
+        raise ValueError(f"selector {name!r}: {path}/config.json is no table of settings")
     chosen = sorted(key for key, value in settings.items() if key.startswith("pooling_mode_") and value is True)
     if isinstance(settings.get("pooling_mode"), str):
         chosen = [settings["pooling_mode"]]
@@ -347,11 +356,5 @@ def _pooling(name: str) -> str:
 
 
 def _read_json(name: str, file: str):
-    path = cached_file(
-        name,
-        file,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-        _raise_exceptions_for_gated_repo=False,
-    )
-    return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
+    path = find_file(name, file)
+    return None if path is None else read_json(path)

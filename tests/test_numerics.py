@@ -137,7 +137,7 @@ def test_a_selector_with_weights_that_are_none_is_refused(labels, tmp_path):
         load_selector(str(folder))
     del weights[lost]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=f"1 of its weights are missing, such as {lost}"):
+    with pytest.raises(ValueError, match=f"1 missing, such as {lost}"):
         load_selector(str(folder))
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from .folds import Fold, read_folds
-from .trec import numbered_lines, parse_grade, read_qrels
+from .trec import bounded_lines, numbered_lines, parse_grade, read_qrels
 
 logger = logging.getLogger(__name__)
 
@@ -335,7 +335,7 @@ class FolderCollection:
         offsets: dict[str, int] = {}
         offset = 0
         with self._open_documents() as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in bounded_lines(file, self._documents_path):
                 document = parse_document(line, f"{self._documents_path}:{number}")
                 if document.doc_id in offsets:
                     raise ValueError(f"{self._documents_path}:{number}: document {document.doc_id!r} appears twice")

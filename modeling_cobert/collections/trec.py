@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
+from typing import IO, cast
 
 import numpy as np
 
@@ -22,6 +23,8 @@ from ..steps.files import atomic_open
 # Plain ASCII numbers: float() and int() alone would also take "nan", "1_000" and digits of other scripts.
 _SCORE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _GRADE = re.compile(r"[+-]?[0-9]{1,9}")
+# The longest line, in bytes. A packed or damaged file may have one that fills the memory.
+LONGEST_LINE = 1 << 28
 # What C's isspace() takes for a separator; str.split() would also split at a no-break space inside an id.
 _SPACE = re.compile(r"[ \t\n\r\v\f]")
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -36,15 +39,26 @@ def numbered_lines(path: str | os.PathLike) -> Iterator[tuple[int, str]]:
     """
     opener = gzip.open if str(path).endswith(".gz") else open
     number = 0
-    with nullcontext(sys.stdin.buffer) if path == "-" else opener(path, "rb") as file:
+    with nullcontext(sys.stdin.buffer) if path == "-" else opener(path, "rb") as opened:
+        file = cast(IO[bytes], opened)
         try:
-            for number, line in enumerate(file, start=1):  # noqa: B007
+            for number, line in bounded_lines(file, path):  # noqa: B007
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
                 yield number, text.rstrip("\r\n")
         except UnicodeDecodeError as error:
             raise ValueError(f"{path}:{number}: not UTF-8 ({error.reason} at byte {error.start})") from None
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise ValueError(f"{path}:{number + 1}: damaged gzip file ({error})") from None
+
+
+def bounded_lines(file: IO[bytes], path: str | os.PathLike) -> Iterator[tuple[int, bytes]]:
+    """Yields (line number from 1, line) of an open file; one line that is too long to be any text is an error."""
+    number = 0
+    while line := file.readline(LONGEST_LINE + 1):
+        number += 1
+        if len(line) > LONGEST_LINE:
+            raise ValueError(f"{path}:{number}: a line of more than {LONGEST_LINE >> 20} MB, which is no document")
+        yield number, line
 
 
 def trec_columns(path: str | os.PathLike, count: int, names: str) -> Iterator[tuple[int, list[str]]]:

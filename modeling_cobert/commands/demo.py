@@ -21,11 +21,12 @@ from ..collections.collection import open_collection
 from ..evaluation.measures import DEFAULT_MEASURES, Evaluation
 from ..evaluation.significance import format_p, paired_t_test
 from ..evaluation.summary import summarise
-from ..evaluation.tables import Table, to_terminal, visible
+from ..evaluation.tables import Table, to_terminal
 from ..ranking.inputs import rows_inputs
 from ..ranking.loading import load_cobert
 from ..ranking.ranker import Ranker
 from ..reproduction.gains import FIRST_STAGE, TWIN, Gains, GainsOptions, measure_gains, prepare_rows
+from ..steps.terminal import visible
 
 LOG_LEVEL = logging.ERROR
 # With a listwise loss the best on the validation queries, of what was tried on them (EXPERIMENTS.md).

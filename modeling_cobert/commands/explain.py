@@ -19,10 +19,11 @@ from ..analysis.explanation import (
 )
 from ..data.groups import GroupOptions
 from ..evaluation.report import write_report
-from ..evaluation.tables import to_terminal, visible
+from ..evaluation.tables import to_terminal
 from ..ranking.options import InputOptions, RankerOptions
 from ..steps.files import write_json
 from ..steps.processes import process_state
+from ..steps.terminal import visible
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ Your own counts (or those of `--rows`), a model's own sizes, real lengths, atten
 import json
 from dataclasses import asdict, dataclass, field, replace
 
-from transformers import AutoConfig
-
+from ..checkpoint_cobert import load_config
 from ..cost.folders import model_sizes, prepared_workload
 from ..cost.macs import MINILM, PAPER_SHAPE, Workload, convention_costs, own_costs
 from ..cost.paper import DOCUMENTS, PAPER, paper_costs, paper_remarks
@@ -68,7 +67,7 @@ def main(args: FlopsArguments, groups: GroupOptions) -> dict:
     """Returns and prints the tables."""
     shape = model_sizes(args.model) if args.model else PAPER_SHAPE
     shape = replace(shape, **{name: size for name in SIZES if (size := getattr(groups, name)) is not None})
-    bi_encoder = AutoConfig.from_pretrained(args.bi_encoder) if args.bi_encoder else MINILM
+    bi_encoder = load_config(args.bi_encoder) if args.bi_encoder else MINILM
     counting = "attention products counted" if args.attention else "attention products not counted, as in the paper"
     if args.paper:
         paper = PAPER[args.paper]

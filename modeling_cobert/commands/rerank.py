@@ -12,15 +12,16 @@ With `--plain` each line is a text. Without a file, or with `-`, they are read f
 import argparse
 import json
 import logging
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ..collections.collection import Document, parse_document
 from ..collections.trec import numbered_lines
-from ..evaluation.tables import visible
 from ..ranking.options import RankerOptions
 from ..ranking.ties import strict_scores
 from ..steps.processes import process_state
+from ..steps.terminal import visible, visible_lines
 
 LOG_LEVEL = logging.WARNING
 SNIPPET = 80
@@ -109,5 +110,5 @@ def main(ranker_options: RankerOptions, options: RerankOptions) -> list[dict]:
         options.query, texts, options.top_k, selector=ranker.selector, batch_tokens=ranker.batch_tokens
     )
     for line in lines(options, ranking, documents):
-        print(line)
+        print(visible_lines(line) if sys.stdout.isatty() else line)  # a file gets the ids as they are
     return ranking

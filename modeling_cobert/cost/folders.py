@@ -4,8 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from transformers import AutoConfig
-
+from ..checkpoint_cobert import load_config
 from ..data.rows import load_rows
 from ..steps.folders import SETTINGS, read_settings
 from .macs import CoBertShape, Workload
@@ -35,7 +34,7 @@ def _workload(counts: Mapping[str, int], folder: str | os.PathLike, prefix: str 
 
 def model_sizes(path: str | os.PathLike) -> CoBertShape:
     """The sizes of a Co-BERT, from its configuration alone."""
-    config = AutoConfig.from_pretrained(path)
+    config = load_config(path)
     if config.model_type != "cobert":
         raise ValueError(f"{path}: a Co-BERT is needed, this is a {config.model_type!r}")
     return CoBertShape.from_config(config)

@@ -20,7 +20,7 @@ from ..collections.options import SplitOptions
 from ..collections.splits import SplitPlan, plan_splits
 from ..collections.trec import read_qrels, write_qrels
 from ..steps.files import atomic_open
-from ..steps.folders import claim_folder, claims_end, read_settings, write_settings
+from ..steps.folders import SETTINGS, claim_folder, claims_end, read_settings, write_settings
 from ..steps.hashing import json_sha256
 from ..steps.shards import PARQUET, QueryShards, read_parquet
 from .rows_card import dataset_card, split_file
@@ -153,12 +153,24 @@ def load_rows(folder: str | os.PathLike) -> RowsFolder:
     folder = Path(folder)
     settings = read_settings(folder, STEP, MADE_BY, FORMAT)
     schema = with_texts(SCHEMA, keeps_texts(settings))
+    _check_splits(folder, settings)
     splits = {
         split: tuple(read_parquet(folder / split_file(split), schema, ["query_id"])["query_id"].to_pylist())
         for split in settings["splits"]
     }
     folds = folder / "folds.json"
     return RowsFolder(folder, settings, splits, read_folds(folds) if folds.exists() else None)
+
+
+def _check_splits(folder: Path, settings: Mapping) -> None:
+    splits = settings.get("splits")
+    if not isinstance(splits, list) or not all(isinstance(split, str) for split in splits):
+        raise ValueError(f"{folder / SETTINGS}: 'splits' is no list of names: make the folder anew")
+    try:
+        for split in splits:
+            split_file(split)
+    except ValueError as error:
+        raise ValueError(f"{folder / SETTINGS}: {error}") from None
 
 
 @claims_end()

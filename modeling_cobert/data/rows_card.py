@@ -1,13 +1,18 @@
 """The dataset card of a folder of rows: where the splits are, what is in a row, counts and exact settings."""
 
 import json
+import re
 from collections.abc import Mapping
 
 from ..steps.hashing import json_sha256
 
+_SPLIT = re.compile(r"[^/\\\x00-\x1f\x7f]+")
+
 
 def split_file(split: str) -> str:
-    """The name of a split's file, as `datasets` and the Hub expect it."""
+    """The name of a split's file, as `datasets` and the Hub expect it; it lies in the folder whatever the split's."""
+    if not _SPLIT.fullmatch(split):
+        raise ValueError(f"no split can be called {split!r}: it is a part of a file's name")
     return f"data/{split}-00000-of-00001.parquet"
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import torch
 from accelerate import PartialState
-from transformers import AutoConfig
 
+from ..checkpoint_cobert import load_config
 from ..collections.collection import Collection
 from ..passages_cobert import CutDocument, PairTokenizer, default_batch_tokens, load_tokenizer
 from ..selection_cobert import (
@@ -205,7 +205,7 @@ def check_selector(options: SelectionOptions) -> None:
 def check_length(option: str, name: str, max_length: int) -> None:
     """Whether the encoder `name` is there, and reads pairs of so many tokens."""
     try:
-        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+        config = load_config(name)
     except (OSError, ValueError) as error:
         choices = "lexical, first-stage, or " if option == "--selector" else ""
         raise ValueError(f"{option} {name}: give {choices}the folder or Hub id of an encoder ({error})") from error

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 
 from markupsafe import Markup
 
+from ..steps.terminal import visible
 from .significance import UNCHANGED
-from .tables import visible
 
 LABELLED_BARS = 30
 SEPARATE_BARS = 400

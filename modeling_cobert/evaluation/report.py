@@ -10,10 +10,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from ..steps.files import atomic_open
+from ..steps.terminal import visible
 from .measures import Evaluation, Qrels, Run, mean_values, parse_measures
 from .plots import SEPARATE_BARS, cutoff_curves, gain_bars, helped_hurt_scatter
 from .significance import Comparison, format_p
-from .tables import Table, changes_table, results_table, visible
+from .tables import Table, changes_table, results_table
 
 CUTOFFS = (1, 3, 5, 10, 20, 50, 100, 1000)
 CURVES = ("nDCG", "P", "R")

@@ -6,6 +6,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..steps.terminal import visible
 from .measures import UNJUDGED_DEPTH, Evaluation
 from .significance import WORSE, Comparison, format_p, legend, marks
 
@@ -61,26 +62,6 @@ class Table:
     def cells(self) -> list[list[Cell]]:
         """The rows with every cell as a [`Cell`]."""
         return [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in self.rows]
-
-
-def visible(text: str) -> str:
-    """
-    Writes control and direction characters, line separators and lone surrogates as numbers: seen, not obeyed.
-
-    Example:
-
-    ```python
-    >>> visible("red\\x1b[0m")
-    'red\\\\u001b[0m'
-
-    ```
-    """
-    return "".join(f"\\u{ord(c):04x}" if _is_hidden(c) else c for c in str(text))
-
-
-def _is_hidden(character: str) -> bool:
-    # the two at the end are no characters, and XML may not have them
-    return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp") or character in "\ufffe\uffff"
 
 
 def _width(text: str) -> int:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from transformers import AutoConfig
 
+from ..checkpoint_cobert import load_config
 from ..initialization_cobert import weights_that_are_none
 from ..modeling_cobert import CoBertForGroupwiseRanking
 
@@ -22,7 +22,7 @@ def load_cobert(name: str | os.PathLike, dtype: torch.dtype = torch.float32, **f
         fields: fields of the config to change.
     """
     with _named(name, "its config.json cannot be used"):
-        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+        config = load_config(name)
     if config.model_type != "cobert":
         raise ValueError(f"{name}: a Co-BERT is needed, this is a {config.model_type!r}")
     with _named(name, "it cannot be loaded, so its weights or its config.json are damaged"):

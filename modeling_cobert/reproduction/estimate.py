@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 
-from transformers import AutoConfig
-
 from ..baselines.maxp import MaxPOptions
+from ..checkpoint_cobert import load_config
 from ..collections.splits import plan_splits
 from ..collections.trec import read_run
 from ..cost.folders import selected_workload
@@ -81,7 +80,7 @@ def model_shape(systems: SystemOptions, selection: SelectionOptions, rows: Itera
     if any(row.start == "bert" for row in rows):
         _config(systems.bert, "bert")
     if any(row.kind == "groups" for row in rows) and selection.selector not in BUILT_IN:
-        AutoConfig.from_pretrained(selection.selector, trust_remote_code=False)
+        load_config(selection.selector)
     if encoder.model_type == "cobert":
         encoder = encoder.encoder_config
     parts = {}
@@ -107,7 +106,7 @@ def model_shape(systems: SystemOptions, selection: SelectionOptions, rows: Itera
 
 
 def _config(path: str, option: str):
-    config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+    config = load_config(path)
     if config.model_type not in ("bert", "cobert"):
         raise ValueError(f"--{option} {path} is not a BERT: its model_type is {config.model_type!r}")
     return config

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from transformers import AutoConfig
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..baselines.mixture import MixtureOptions, mix_sources
+from ..checkpoint_cobert import load_config
 from ..collections.collection import Collection
 from ..collections.options import SplitOptions
 from ..collections.trec import read_run
@@ -158,7 +158,7 @@ class GainsOptions:
 
 def known_weights(encoder: str) -> list[float]:
     """A cross-encoder knows relevance; an encoder without a head for it has nothing to say before it has learned."""
-    architectures = AutoConfig.from_pretrained(encoder, trust_remote_code=False).architectures or [""]
+    architectures = load_config(encoder).architectures or [""]
     return [1.0, 1.0, 0.5] if architectures[0].endswith("ForSequenceClassification") else [0.0, 1.0, 0.5]
 
 

@@ -5,6 +5,8 @@ import os
 import traceback
 from pathlib import Path
 
+from .terminal import visible
+
 # Errors of libraries about what they were given, by name: modules of that name differ between versions.
 _OF_FILES = {
     "ArrowException",
@@ -14,17 +16,23 @@ _OF_FILES = {
     "HTTPError",
     "OutOfMemoryError",
 }
+LONGEST = 2000
 _HERE = Path(__file__).resolve().parents[1]
 
 
 def told(error: BaseException) -> str:
-    """One line for whoever ran a command."""
+    """One line for whoever ran a command; of one that quotes a whole document, its beginning and its end."""
+    line = _line(error)
+    return visible(line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}")
+
+
+def _line(error: BaseException) -> str:
     message = " ".join(str(error).split())
     names = {kind.__name__ for kind in type(error).__mro__}
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"{message}: free some space, and the same command goes on"
     if "StrictDataclassError" in names and error.__cause__ is not None:
-        return told(error.__cause__)  # what the validator said, without who called it
+        return _line(error.__cause__)  # what the validator said, without who called it
     if isinstance(error, MemoryError) or "OutOfMemoryError" in names:
         return f"out of memory: take smaller batches or groups ({message or type(error).__name__})"
     loaded = _loaded(error)

@@ -1,8 +1,9 @@
-"""A check at the door: the disk before a training."""
+"""Checks at the door: the disk before a training, and what a resumed one reads."""
 
 import errno
 import math
 import os
+import pickle
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -54,3 +55,32 @@ def full_disk_named(folder: Path) -> Iterator[None]:
         if full or "os error 28" in str(error) or shutil.disk_usage(folder).free < 1 << 20:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)) from error
         raise
+
+
+def check_resumable(checkpoint: str | os.PathLike | None) -> None:
+    """Raises where a checkpoint's weights are a pickle, which the Trainer would read."""
+    if checkpoint is None or not Path(checkpoint).is_dir() or any(Path(checkpoint).rglob("*.safetensors")):
+        return
+    pickled = sorted(path.name for path in Path(checkpoint).glob("*.bin"))
+    if pickled:
+        raise ValueError(f"{checkpoint}: its weights are a pickle ({pickled[0]}), which is not loaded: {_ANEW}")
+
+
+@contextmanager
+def state_named(checkpoint: str | os.PathLike | None) -> Iterator[None]:
+    """
+    The state beside a checkpoint's weights is read by `torch.load(weights_only=True)`, so no code in it runs; what
+    that says of such files, and of damaged ones, names none.
+    """
+    try:
+        yield
+    except (pickle.UnpicklingError, EOFError, RuntimeError) as error:
+        of_torch = not isinstance(error, RuntimeError) or "PytorchStreamReader" in str(error)
+        if checkpoint is None or not of_torch:
+            raise
+        raise ValueError(
+            f"{checkpoint}: optimizer.pt, scheduler.pt or rng_state.pth is damaged or holds more than numbers: {_ANEW}"
+        ) from error
+
+
+_ANEW = "remove that folder, and the training goes on from the one before it, or anew"

@@ -6,8 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from transformers import AutoConfig
-
+from ..checkpoint_cobert import load_config
 from ..data.groups import GroupOptions
 from ..modeling_cobert import CoBertForGroupwiseRanking
 from ..ranking.loading import load_cobert
@@ -83,7 +82,7 @@ def check_sources(options: ModelOptions, fold: int | None = None) -> None:
         path = in_fold(getattr(options, part), fold)
         if path is not None:
             try:
-                config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+                config = load_config(path)
             except (OSError, ValueError) as error:
                 raise ValueError(f"--{part} {path}: give the folder or Hub id of a model ({error})") from error
             if part == "checkpoint" and config.model_type != "cobert":
@@ -99,7 +98,7 @@ def _content_size(settings: dict) -> int:
             f"--content needs rows that a bi-encoder has selected, whose vectors say what a passage is about; these "
             f"were selected by {settings.get('selector')!r}: prepare others with --selector BI_ENCODER"
         )
-    return AutoConfig.from_pretrained(settings["selector"], trust_remote_code=False).hidden_size
+    return load_config(settings["selector"]).hidden_size
 
 
 def _whole_model(path: str, variant: str | None, fields: dict) -> CoBertForGroupwiseRanking:

@@ -35,7 +35,7 @@ from ..steps.folders import (
 )
 from .arguments import CoBertTrainingArguments, DataOptions, ModelOptions, TeacherOptions
 from .card import write_card
-from .checks import check_space, full_disk_named
+from .checks import check_resumable, check_space, full_disk_named, state_named
 from .frozen import ContentVectors, FrozenVectors, NoVectors
 from .gradient_cache import encoder_in_chunks
 from .initial import check_sources, in_fold, initial_model, source_name, variant_of
@@ -251,8 +251,10 @@ class SplitTraining:
         interruption = Interruption()
         trainer.add_callback(interruption)
         chunks = encoder_in_chunks(model, self.args.encoder_chunk_size)
-        with full_disk_named(self.folder), interruption.listening(), chunks:
-            trainer.train(resume_from_checkpoint=self._checkpoint())
+        checkpoint = self._checkpoint()
+        check_resumable(checkpoint)
+        with full_disk_named(self.folder), interruption.listening(), chunks, state_named(checkpoint):
+            trainer.train(resume_from_checkpoint=checkpoint)
         trainer.save_model(_internal_call=True)
         results = self._test(trainer, model)
         if self.main_process:

@@ -32,7 +32,8 @@ from modeling_cobert.evaluation.report import (
     write_report,
 )
 from modeling_cobert.evaluation.significance import compare_runs
-from modeling_cobert.evaluation.tables import Table, visible
+from modeling_cobert.evaluation.tables import Table
+from modeling_cobert.steps.terminal import visible
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = "<script>alert(1)</script>"

@@ -21,8 +21,8 @@ from modeling_cobert.evaluation.tables import (
     to_latex,
     to_markdown,
     to_terminal,
-    visible,
 )
+from modeling_cobert.steps.terminal import visible
 
 HOSTILE = ["<script>alert(1)</script>", "a|b", "50% & $x_1^2$ {\\cmd} ~#", "`code` *b* [l](u)", "\x1b[31mred", "\"'"]
 TABLE = Table(
