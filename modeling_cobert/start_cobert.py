@@ -142,7 +142,7 @@ def standardize_rows(values: Tensor, mask: Tensor, made_of: Tensor | None = None
     largest = values if made_of is None else torch.maximum(values.abs(), made_of.float().abs())
     largest = largest.detach().abs().amax(dim=-1, keepdim=True)
     # No square may leave the range of floats. A power of two, so that no digit changes.
-    scale = torch.ldexp(torch.ones_like(largest), largest.clamp(min=torch.finfo(largest.dtype).tiny).frexp().exponent)
+    scale = largest.clamp(min=torch.finfo(largest.dtype).tiny).log2().floor().exp2()
     values, largest = values / scale, largest / scale
     centred = (values - values.sum(dim=-1, keepdim=True) / count).masked_fill(~real, 0.0)
     variance = centred.square().sum(dim=-1, keepdim=True) / count
