@@ -80,7 +80,7 @@ def test_every_step_shows_and_no_step_obeys(hostile, model, tmp_path, capfd):
         "retrieve": ["retrieve", *common, "--output", tmp_path / "first.trec", "--tag", NAME, "--evaluate"],
         "eval": ["eval", *common, "--run", hostile / "run.trec", "--model", model, "--use_cpu"],
         "explain": ["explain", *common, "--run", hostile / "run.trec", "--model", model, "--use_cpu"],
-        "compare": ["compare", *common, "--baselines", f"{SYSTEM}={hostile / 'run.trec'}"],
+        "compare": ["compare", *common[:2], "--baselines", f"{SYSTEM}={hostile / 'run.trec'}"],
     }
     steps["prepare"] += ["--output", tmp_path / "prepare", "--folds", "none", "--passage_words", 10]
     steps["prepare"] += ["--passage_overlap", 4]
