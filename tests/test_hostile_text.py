@@ -120,7 +120,8 @@ def check_markdown(table: str) -> None:
     rows = [line for line in table.splitlines() if line.startswith("|")]
     assert len(rows) >= 4 and len({len(re.findall(r"(?<!\\)\|", row)) for row in rows if row}) <= 3
     assert visible(ESCAPES)[:6].replace("[", "\\[").replace("\\u", "\\\\u") in table
-    assert "<script" not in table and "<img" not in table and "](" not in table and not OBEYED.search(table)
+    assert "<script" not in table and "<img" not in table and not OBEYED.search(table)
+    assert not re.search(r"(?<!\\)\]\(", table)
 
 
 def check_dataset_card(card: str) -> None:
