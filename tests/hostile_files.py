@@ -258,8 +258,8 @@ def size_cases(box: Sandbox) -> dict[str, Case]:
         cases[f"size: {field} of --checkpoint"] = Case(box.go_on(folder), str(folder))
     folder = box.altered(box.positions, group_size=HUGE)
     cases["size: positions of a scorer"] = Case(box.rerank(folder), str(folder))
-    for option in ("--num_prototypes", "--group_size"):
-        cases[f"size: {option}"] = Case(box.train("--encoder", box.cross, option, HUGE), option.strip("-"))
+    command = box.train("--encoder", box.cross, "--num_prototypes", HUGE)
+    cases["size: --num_prototypes"] = Case(command, "num_prototypes")
     return cases
 
 
@@ -436,6 +436,7 @@ def _limited(command: list, log: Path) -> None:
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(file, 1)
         os.dup2(file, 2)
+        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")  # whatever a test runner has put there
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
         spent = int(sum(os.times()[:2]))

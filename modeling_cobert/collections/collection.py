@@ -23,7 +23,8 @@ from .trec import bounded_lines, numbered_lines, parse_grade, read_qrels
 
 logger = logging.getLogger(__name__)
 
-_WHITE_SPACE = re.compile(r"\s")
+# A NUL would end an id in trec_eval's own code.
+_WHITE_SPACE = re.compile(r"[\s\0]")
 _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 # The names of splits that are disjoint by custom; other files in qrels/ (train-graded.tsv) are taken when asked for.
 _STANDARD_SPLITS = ("train", "dev", "validation", "test")
@@ -149,7 +150,7 @@ def read_queries(path: str | os.PathLike) -> dict[str, str]:
 
 def _check_id(identifier: object, where: str) -> str:
     if not isinstance(identifier, str) or not identifier or _WHITE_SPACE.search(identifier):
-        raise ValueError(f"{where}: an id must be a non-empty string without white space, found {identifier!r}")
+        raise ValueError(f"{where}: an id must be a non-empty string without white space or NUL, found {identifier!r}")
     return identifier
 
 

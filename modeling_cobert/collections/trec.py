@@ -75,6 +75,8 @@ def trec_columns(path: str | os.PathLike, count: int, names: str) -> Iterator[tu
         columns = [column for column in _SPACE.split(line) if column]
         if not columns:
             raise ValueError(f"{path}:{number}: blank line; remove it")
+        if "\0" in line:
+            raise ValueError(f"{path}:{number}: a NUL character, which would end an id in trec_eval: remove it")
         if len(columns) != count:
             raise ValueError(f"{path}:{number}: expected {count} columns ({names}), found {len(columns)}")
         yield number, columns
@@ -166,6 +168,8 @@ def read_qrels(path: str | os.PathLike) -> dict[str, dict[str, int]]:
 def _check_token(path: str | os.PathLike, what: str, token: str) -> str:
     if not token or _SPACE.search(token):
         raise ValueError(f"{path}: {what} {token!r} must be non-empty and without white space in a TREC file")
+    if "\0" in token:
+        raise ValueError(f"{path}: {what} {token!r} has a NUL, which would end it in trec_eval")
     if token.startswith("\ufeff"):
         raise ValueError(f"{path}: {what} {token!r} begins with a byte order mark, which would be lost on reading")
     return token
