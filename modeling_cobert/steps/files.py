@@ -2,17 +2,25 @@
 
 import json
 import os
+import re
+import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
+
+from .locks import lock_file
+
+# Temporary files that lay in a folder before this process first wrote there, by folder.
+_left: dict[Path, list[Path]] = {}
 
 
 @contextmanager
 def atomic_open(path: str | os.PathLike, mode: str = "w") -> Iterator[IO]:
     """
-    Opens `path` for writing so that no reader, crash or full disk ever sees half of it.
+    Opens `path` for writing so that no reader, crash or full disk ever sees half of it. What a killed process left of
+    an earlier attempt at the same file is removed.
 
     Args:
         path (`str` or `os.PathLike`): the final name; missing parent folders are made.
@@ -30,11 +38,13 @@ def atomic_open(path: str | os.PathLike, mode: str = "w") -> Iterator[IO]:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     encoding, newline = (None, None) if mode == "wb" else ("utf-8", "\n")
+    _remove_left(path)
     handle = tempfile.NamedTemporaryFile(
         mode, -1, encoding, newline, dir=path.parent, prefix=f".{path.name}.", suffix=".tmp", delete=False
     )
     try:
         with handle:
+            lock_file(handle)  # whoever finds this file sees that it is not left, but being written
             yield handle
             handle.flush()
             os.fsync(handle.fileno())
@@ -48,6 +58,39 @@ def atomic_open(path: str | os.PathLike, mode: str = "w") -> Iterator[IO]:
         if isinstance(error, OSError) and error.errno is not None and error.filename is None:
             error.filename = str(path)  # a full disk does not say what it was full for
         raise
+
+
+def _remove_left(path: Path) -> None:
+    folder = path.parent.resolve()
+    if folder not in _left:
+        _left[folder] = list(folder.glob(".*.tmp"))
+    for left in _left[folder]:
+        if re.fullmatch(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}\.tmp", left.name):
+            with suppress(OSError), open(left, "ab") as file:
+                if lock_file(file):
+                    left.unlink()
+
+
+@contextmanager
+def files_beside(folder: str | os.PathLike) -> Iterator[Path]:
+    """
+    A folder to write into with what knows nothing of whole files; at the end each file gets its place in `folder`.
+    """
+    folder = Path(folder)
+    beside = folder / ".saving.tmp"
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(parents=True)
+    try:
+        yield beside
+        for path in sorted(beside.iterdir()):
+            if path.is_dir():
+                shutil.rmtree(folder / path.name, ignore_errors=True)
+            else:
+                with open(path, "rb+") as file:
+                    os.fsync(file.fileno())
+            os.replace(path, folder / path.name)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
 
 
 def write_json(path: str | os.PathLike, content: object) -> None:
