@@ -20,9 +20,10 @@ CANDIDATES ?= 10
 DOCUMENTS ?= 50000
 PAIRS ?= 16
 CASES ?= 10000
+KILLS ?= 50
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test fuzz fuzz-files wheel-test lint format bench bench-retrieval bench-selection bench-training clean
+.PHONY: help install demo test fuzz fuzz-files kill-anywhere processes wheel-test lint format bench bench-retrieval bench-selection bench-training clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 17
@@ -48,6 +49,13 @@ fuzz: $(STAMP)  ## every property test with 20,000 random examples (COBERT_FUZZ_
 
 fuzz-files: $(STAMP)  ## files damaged at random: read as they are, or refused in a line; CASES (10000)
 	cd tests && OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(abspath $(BIN))/python damaged_files.py --cases $(CASES)
+
+kill-anywhere: SEED := $(SEED)
+kill-anywhere: $(STAMP)  ## the whole way killed at random moments, full disks, changed inputs; KILLS (50), SEED
+	cd tests && OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(abspath $(BIN))/python kill_anywhere.py --kills $(KILLS) --seed $(SEED)
+
+processes: $(STAMP)  ## trainings and rankings on 1, 2 and 4 processes, on two machines on loopback, one killed
+	cd tests && OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(abspath $(BIN))/python processes.py
 
 # `build` is removed before and after: setuptools would put into the wheel whatever an earlier build left there.
 wheel-test:  ## install the wheel without extras in a fresh environment; there prepare, train, evaluate, re-rank
