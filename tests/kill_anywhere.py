@@ -30,9 +30,10 @@ import tiny  # noqa: E402
 from kill_troubles import Troubles  # noqa: E402
 from killing import Command, Outcome, draw_moment, run  # noqa: E402
 
-# Imported once, here; what is forked has run nothing of it.
+# All commands are imported once, here; what is forked has run nothing of them.
 from modeling_cobert.collections.demo import demo_collection  # noqa: E402
 from modeling_cobert.collections.folds import make_folds, write_folds  # noqa: E402
+from modeling_cobert.commands import eval, prepare, reproduce, train  # noqa: E402, F401
 
 QUERIES, DOCUMENTS, WORDS = 6, 30, 400
 CUT = "--passage_words 40 --passage_overlap 10 --k 8 --max_length 40".split()

@@ -1,5 +1,6 @@
 """Files that are either whole or not there: written beside their final name, synced, then renamed."""
 
+import errno
 import json
 import os
 import re
@@ -12,6 +13,8 @@ from typing import IO
 
 from .locks import lock_file
 
+# No space, no more of it for this user, no file so large.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Temporary files that lay in a folder before this process first wrote there, by folder.
 _left: dict[Path, list[Path]] = {}
 
@@ -91,6 +94,27 @@ def files_beside(folder: str | os.PathLike) -> Iterator[Path]:
             os.replace(path, folder / path.name)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+@contextmanager
+def full_disk_named(folder: str | os.PathLike) -> Iterator[None]:
+    """What torch and safetensors raise when a file does not fit tells neither the file nor always the reason."""
+    try:
+        yield
+    except Exception as error:
+        if getattr(error, "filename", None) is not None:
+            raise
+        number = getattr(error, "errno", None)
+        if number is None and (said := re.search(r"\(os error (\d+)\)", str(error))):
+            number = int(said[1])
+        if number in _FULL or shutil.disk_usage(folder).free < 1 << 20:
+            number = number if number in _FULL else errno.ENOSPC
+            raise OSError(number, os.strerror(number), str(folder)) from error
+        if "inline_container" in str(error) or "PytorchStreamWriter" in str(error):
+            raise OSError(
+                f"{folder}: a checkpoint cannot be written there ({error}): is a disk, a quota full?"
+            ) from error
+        raise
 
 
 def write_json(path: str | os.PathLike, content: object) -> None:

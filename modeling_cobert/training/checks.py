@@ -1,11 +1,8 @@
 """A check at the door: the disk before a training."""
 
-import errno
 import math
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from torch import nn
@@ -42,15 +39,3 @@ def check_space(folder: str | os.PathLike, model: nn.Module, args, steps: int, m
             f"checkpoints of {(weights + moments) / 2**30:.2f} GiB and the model): free some space, choose another "
             "--output_dir, or lower --save_total_limit"
         )
-
-
-@contextmanager
-def full_disk_named(folder: Path) -> Iterator[None]:
-    """What torch and safetensors raise when a checkpoint does not fit tells neither the file nor always the reason."""
-    try:
-        yield
-    except Exception as error:
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        if full or "os error 28" in str(error) or shutil.disk_usage(folder).free < 1 << 20:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)) from error
-        raise

@@ -24,7 +24,7 @@ from ..passages_cobert import PairTokenizer
 from ..ranking.inputs import RowsInputs, check_texts
 from ..ranking.seen import add_seen, refuse_seen, seen_queries
 from ..reranking_cobert import content_selector
-from ..steps.files import write_json
+from ..steps.files import full_disk_named, write_json
 from ..steps.folders import (
     FILES,
     SETTINGS,
@@ -37,7 +37,7 @@ from ..steps.folders import (
 )
 from .arguments import CoBertTrainingArguments, DataOptions, ModelOptions, TeacherOptions
 from .card import write_card
-from .checks import check_space, full_disk_named
+from .checks import check_space
 from .frozen import ContentVectors, FrozenVectors, NoVectors
 from .gradient_cache import encoder_in_chunks
 from .initial import check_sources, in_fold, initial_model, source_name, text_files_sha256, variant_of
@@ -267,7 +267,7 @@ class SplitTraining:
         chunks = encoder_in_chunks(model, self.args.encoder_chunk_size)
         with full_disk_named(self.folder), interruption.listening(), chunks:
             trainer.train(resume_from_checkpoint=self._checkpoint())
-        trainer.save_model(_internal_call=True)
+            trainer.save_model(_internal_call=True)
         results = self._test(trainer, model)
         if self.main_process:
             write_json(self.folder / RESULTS, results)
