@@ -125,7 +125,12 @@ def kill_one(folder: Path, seen, script: str, words: list, processes: int) -> fl
 def contents(folder: Path) -> dict[str, bytes]:
     """Of every file; those of checkpoints but for their weights, since their notes say how long something took."""
     files = [path for path in folder.rglob("*") if path.is_file() and path.name != "trainer_state.json"]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+    # A model card is headed by the name of its folder, which differs here.
+    name = folder.name.encode()
+    return {
+        str(path.relative_to(folder)): path.read_bytes().replace(name, b"" if path.name == "README.md" else name)
+        for path in files
+    }
 
 
 class Check:

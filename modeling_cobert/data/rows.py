@@ -119,10 +119,12 @@ class RowsFolder:
             return datasets.Dataset.from_parquet(
                 files, fragment_scan_options=checked, config_name=f"rows-{json_sha256(self.files_sha256)[:32]}"
             )
-        except datasets.exceptions.DatasetGenerationError as error:
-            reason = error.__cause__ or error
+        except (datasets.exceptions.DatasetGenerationError, OSError) as error:
+            reason = error if isinstance(error, OSError) else error.__cause__ or error
             if isinstance(reason, OSError) and reason.errno is not None:
-                raise reason from error  # the system's own, such as a full disk, names its file
+                if reason.filename is None:  # what is written does not say where, what is read does
+                    reason.filename = str(datasets.config.HF_DATASETS_CACHE)
+                raise reason from None  # the system's own, such as a full disk
             raise ValueError(f"{self.folder}: one of its parquet files is damaged ({reason}): make it anew") from error
 
     @cached_property

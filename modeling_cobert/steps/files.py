@@ -110,7 +110,7 @@ def full_disk_named(folder: str | os.PathLike) -> Iterator[None]:
         if number in _FULL or shutil.disk_usage(folder).free < 1 << 20:
             number = number if number in _FULL else errno.ENOSPC
             raise OSError(number, os.strerror(number), str(folder)) from error
-        if "inline_container" in str(error) or "PytorchStreamWriter" in str(error):
+        if any(part in str(error) for part in ("inline_container", "PytorchStreamWriter", "iostream error")):
             raise OSError(
                 f"{folder}: a checkpoint cannot be written there ({error}): is a disk, a quota full?"
             ) from error

@@ -1,5 +1,6 @@
 """Rows: what is in them, splits and folds, `load_dataset` and `load_rows`, bad input."""
 
+import errno
 import json
 import os
 import random
@@ -116,6 +117,17 @@ def test_rows_made_anew_are_read_anew_even_where_the_clock_stood_still(folder, t
         found.append(load_rows(tmp_path / "rows").dataset().to_list())
         judged.write_text(judged.read_text(encoding="utf-8").replace(f"\t{grade}\n", "\t2\n"), encoding="utf-8")
     assert [max(grade for row in rows for grade in row["grades"]) for rows in found] == [1, 3]
+
+
+def test_a_cache_that_cannot_be_written_is_named(folder, tmp_path, monkeypatch):
+    build(folder, tmp_path / "rows")
+
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr("datasets.arrow_writer.ArrowWriter.finalize", full)
+    with pytest.raises(OSError, match=f"full: '{datasets.config.HF_DATASETS_CACHE}'"):
+        load_rows(tmp_path / "rows").dataset()
 
 
 def test_run_and_judgments_are_read_back(folder, tmp_path):
