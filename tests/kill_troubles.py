@@ -153,7 +153,7 @@ class Troubles:
             "mine/corpus.jsonl": _longer_text,
             "mine/queries.jsonl": _longer_text,
             "mine/qrels/test.tsv": lambda path: _replace(path, "\t0\n", "\t1\n"),
-            "folds.json": lambda path: path.write_text(json.dumps(json.loads(path.read_text())[::-1])),
+            "folds.json": _other_order,
             "encoder/tokenizer.json": lambda path: _replace(path, '"lowercase": true', '"lowercase": false'),
             "encoder/model.safetensors": _last_byte,
         }
@@ -224,6 +224,11 @@ def _longer_text(path: Path) -> None:
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     lines[0]["text"] += " function"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
+def _other_order(path: Path) -> None:
+    folds = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(dict(zip(folds, reversed(folds.values()), strict=True))), encoding="utf-8")
 
 
 def _last_byte(path: Path) -> None:
