@@ -20,6 +20,7 @@ CANDIDATES ?= 10
 DOCUMENTS ?= 50000
 PAIRS ?= 16
 CASES ?= 10000
+KILLS ?= 50
 CALLS ?= 10000
 # The version of torch for `make minimum-versions`: its lowest has no CPU build everywhere.
 TORCH ?= $(shell sed -n 's/^torch==//p' constraints.txt)
@@ -29,7 +30,7 @@ MINIMUM_TESTS ?= tests/test_configuration.py tests/test_modeling.py tests/test_i
 	tests/evaluation/test_measures.py tests/training/test_training.py tests/training/test_card.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test fuzz fuzz-files fuzz-options wheel-test lint format bench bench-retrieval bench-selection bench-training clean invariants fuzz-hostile audit licences minimum-versions
+.PHONY: help install demo test fuzz fuzz-files fuzz-options wheel-test lint format bench bench-retrieval bench-selection bench-training clean invariants fuzz-hostile audit licences minimum-versions kill-anywhere processes
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 17
@@ -83,6 +84,13 @@ minimum-versions: $(STAMP)  ## the lowest versions that setup.py allows, in a fr
 	"$$folder/bin/python" -m pip install --quiet -c "$$folder/lowest.txt" pytest hypothesis; \
 	"$$folder/bin/python" -m pip list --format freeze | grep -iFf "$$folder/lowest.txt"; \
 	PYTHONPATH=. OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 "$$folder/bin/python" -m pytest -q $(MINIMUM_TESTS)
+
+kill-anywhere: SEED := $(SEED)
+kill-anywhere: $(STAMP)  ## the whole way killed at random moments, full disks, changed inputs; KILLS (50), SEED
+	cd tests && OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(abspath $(BIN))/python kill_anywhere.py --kills $(KILLS) --seed $(SEED)
+
+processes: $(STAMP)  ## trainings and rankings on 1, 2 and 4 processes, on two machines on loopback, one killed
+	cd tests && OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(abspath $(BIN))/python processes.py
 
 # `build` is removed before and after: setuptools would put into the wheel whatever an earlier build left there.
 wheel-test:  ## install the wheel without extras in a fresh environment; there prepare, train, evaluate, re-rank

@@ -20,9 +20,8 @@ from tiny_rows import make_rows
 from modeling_cobert import cli
 from modeling_cobert.collections.trec import read_qrels, write_qrels
 from modeling_cobert.steps.failures import told
-from modeling_cobert.steps.files import atomic_open
+from modeling_cobert.steps.files import atomic_open, full_disk_named
 from modeling_cobert.steps.folders import check_folder, claim_folder, claims_end, write_settings
-from modeling_cobert.training.checks import full_disk_named
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -301,9 +300,18 @@ def test_a_full_disk_names_its_file(tmp_path):
     with pytest.raises(OSError, match="No space left on device: '.*run.trec'") as raised, atomic_open(path):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert told(raised.value).endswith("run.trec': free some space, and the same command goes on")
-    for raised_by in (SafetensorError("I/O error: No space left on device (os error 28)"), raised.value):
-        with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}'"), full_disk_named(tmp_path):
-            raise raised_by
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        said = f"{os.strerror(number)}: '{tmp_path}'"
+        for raised_by in (SafetensorError(f"I/O error: so it is (os error {number})"), OSError(number, "full")):
+            with pytest.raises(OSError, match=said) as raised, full_disk_named(tmp_path):
+                raise raised_by
+            assert told(raised.value).endswith("and the same command goes on")
+    with pytest.raises(OSError, match="run.trec"), full_disk_named(tmp_path):
+        raise OSError(errno.ENOSPC, "full", str(path))
+    for torchs in ("[enforce fail at inline_container.cc:672] . unexpected pos 5", "basic_ios::clear: iostream error"):
+        said = f"^{tmp_path}: a checkpoint cannot be written there"
+        with pytest.raises(OSError, match=said), full_disk_named(tmp_path):
+            raise RuntimeError(torchs)
     with pytest.raises(KeyError), full_disk_named(tmp_path):
         raise KeyError
 

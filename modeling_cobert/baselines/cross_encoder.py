@@ -8,6 +8,7 @@ from pathlib import Path
 from transformers import BertConfig, BertForSequenceClassification
 
 from ..ranking.loading import load_cobert
+from ..steps.files import full_disk_named
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +54,9 @@ def export_cross_encoder(checkpoint: str | os.PathLike, output: str | os.PathLik
     # Beside its final name first: a folder without half of its files is never taken for a model.
     beside = output.with_name(f".{output.name}.tmp")
     shutil.rmtree(beside, ignore_errors=True)
-    model.eval().save_pretrained(beside)
-    source.find_tokenizer().save_pretrained(beside)
+    with full_disk_named(output.parent):
+        model.eval().save_pretrained(beside)
+        source.find_tokenizer().save_pretrained(beside)
     if output.exists():
         output.rmdir()
     beside.rename(output)

@@ -21,7 +21,7 @@ from ..collections.splits import SplitPlan, plan_splits
 from ..collections.trec import read_qrels, write_qrels
 from ..steps.files import atomic_open
 from ..steps.folders import SETTINGS, claim_folder, claims_end, read_settings, write_settings
-from ..steps.hashing import json_sha256
+from ..steps.hashing import file_sha256, json_sha256
 from ..steps.shards import PARQUET, QueryShards, read_parquet
 from .rows_card import dataset_card, split_file
 from .selection import FORMAT as SELECTION_FORMAT
@@ -72,6 +72,16 @@ class RowsFolder:
         passing = ("counts", "batch_tokens", "shard_queries")
         return json_sha256({key: value for key, value in self.settings.items() if key not in passing})
 
+    @cached_property
+    def files_sha256(self) -> dict[str, str]:
+        """The fingerprint of each split's file."""
+        return {split: file_sha256(self.folder / split_file(split)) for split in self.splits}
+
+    @property
+    def qrels_sha256(self) -> dict[str, str]:
+        """The fingerprint of the judgments' file, where there is one."""
+        return {"qrels.trec": file_sha256(self.folder / "qrels.trec")} if self.judged else {}
+
     @property
     def judged(self) -> bool:
         """Whether the collection has judgments."""
@@ -101,15 +111,20 @@ class RowsFolder:
     @cached_property
     def _dataset(self) -> datasets.Dataset:
         # Not load_dataset(folder): its cache takes two folders of one name and layout for the same dataset, and a
-        # folder that was made anew for the old one. This one goes by path and time.
+        # folder that was made anew for the old one. This one goes by path and time, and time may stand still or go
+        # back (a copy that keeps it, a clock that is set), so what is in the files is part of the name.
         files = [str((self.folder / split_file(split)).resolve()) for split in self.splits]
         checked = ParquetFragmentScanOptions(page_checksum_verification=True)
         try:
-            return datasets.Dataset.from_parquet(files, fragment_scan_options=checked)
-        except datasets.exceptions.DatasetGenerationError as error:
-            reason = error.__cause__ or error
+            return datasets.Dataset.from_parquet(
+                files, fragment_scan_options=checked, config_name=f"rows-{json_sha256(self.files_sha256)[:32]}"
+            )
+        except (datasets.exceptions.DatasetGenerationError, OSError) as error:
+            reason = error if isinstance(error, OSError) else error.__cause__ or error
             if isinstance(reason, OSError) and reason.errno is not None:
-                raise reason from error  # the system's own, such as a full disk, names its file
+                if reason.filename is None:  # what is written does not say where, what is read does
+                    reason.filename = str(datasets.config.HF_DATASETS_CACHE)
+                raise reason from None  # the system's own, such as a full disk
             raise ValueError(f"{self.folder}: one of its parquet files is damaged ({reason}): make it anew") from error
 
     @cached_property

@@ -14,10 +14,8 @@ from ..collections.judgments import check_grades, check_known_documents
 from ..data.candidates import Candidates, find_candidates
 from ..data.groups import Grouping, GroupOptions
 from ..data.rows import RowsFolder, load_rows
-from ..data.rows_card import split_file
 from ..data.words import KeptWords, list_words
 from ..modeling_cobert import CoBertForGroupwiseRanking
-from ..steps.hashing import file_sha256
 from ..words_cobert import WordVectors
 from .ranker import EncodedQuery, Ranker
 
@@ -134,10 +132,10 @@ class RowsInputs:
 
     def settings(self, ranker: Ranker) -> dict:
         """Everything but the model that the result depends on, with fingerprints."""
-        files = {split: file_sha256(self.rows.folder / split_file(split)) for split in self.rows.splits}
         grouping = asdict(ranker.group_options(self.options))
         content = {"content_sha256": ranker.selector_fingerprint()} if ranker.model.config.content_size else {}
-        return {"inputs": "rows", "rows": self.rows.fingerprint, "files": files, "grouping": grouping, **content}
+        rows = {"rows": self.rows.fingerprint, "files": self.rows.files_sha256}
+        return {"inputs": "rows", **rows, "grouping": grouping, **content}
 
     def check(self, ranker: Ranker) -> None:
         """Raises, before any work, what would be wrong with this model on these inputs."""

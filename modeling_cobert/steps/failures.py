@@ -31,6 +31,8 @@ def _line(error: BaseException) -> str:
     names = {kind.__name__ for kind in type(error).__mro__}
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"{message}: free some space, and the same command goes on"
+    if isinstance(error, OSError) and error.errno == errno.EFBIG:
+        return f"{message}: allow larger files (ulimit -f, or another file system), and the same command goes on"
     if "StrictDataclassError" in names and error.__cause__ is not None:
         return _line(error.__cause__)  # what the validator said, without who called it
     if isinstance(error, MemoryError) or "OutOfMemoryError" in names:

@@ -3,18 +3,22 @@
 import json
 import os
 import re
+import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from .files import atomic_open, write_json
+from .files import write_json
 from .locks import drop_lock, take_lock
 
 SETTINGS, LOCK = "settings.json", ".lock"
 # How fast a step is done, not what comes out: a resumption may change it. In what portions, only once it is done.
 PASSING, LAYOUT = ("batch_tokens",), ("shard_queries",)
+# Fingerprints of files. Folders of versions that did not know them go on without.
+FILES = "files_sha256"
 # The most differences that an error names.
 MOST = 6
 
@@ -50,6 +54,7 @@ def claim_folder(folder: str | os.PathLike, settings: Mapping) -> dict | None:
     folder, settings = Path(folder), json.loads(json.dumps(settings))
     done = _compare(folder, settings)
     if done is not None:
+        _unlock_done(folder)
         return done
     missing = _missing_folders(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -63,8 +68,11 @@ def claim_folder(folder: str | os.PathLike, settings: Mapping) -> dict | None:
     try:
         done = _compare(folder, settings)  # again: another process may have been here before the lock was ours
         ours = (folder / SETTINGS).exists()
-        for left in folder.rglob(".*.tmp") if ours else folder.glob(f".{SETTINGS}.*.tmp"):
-            left.unlink(missing_ok=True)
+        for left in list(folder.rglob(".*.tmp") if ours else folder.glob(f".{SETTINGS}.*.tmp")):
+            if left.is_dir():
+                shutil.rmtree(left)
+            else:
+                left.unlink(missing_ok=True)
         if done is None and not (folder / SETTINGS).exists():
             write_settings(folder, settings, None)
     except BaseException:
@@ -76,12 +84,21 @@ def claim_folder(folder: str | os.PathLike, settings: Mapping) -> dict | None:
 
 
 def check_folder(folder: str | os.PathLike, settings: Mapping) -> dict | None:
-    """Says what [`claim_folder`] would say, and changes nothing."""
+    """Says what [`claim_folder`] would say, and makes nothing."""
     folder = Path(folder)
     done = _compare(folder, json.loads(json.dumps(settings)))
+    if done is not None:
+        _unlock_done(folder)
     if done is None and _is_main_process() and folder.resolve() not in _claims and (folder / LOCK).exists():
         drop_lock(take_lock(folder / LOCK), folder / LOCK)
     return done
+
+
+def _unlock_done(folder: Path) -> None:
+    """Removes the lock of a process that was killed between its last file and this; a folder that is done has none."""
+    if _is_main_process() and folder.resolve() not in _claims and (folder / LOCK).exists():
+        with suppress(OSError, ValueError):  # not ours to write, or a process that is about to end
+            drop_lock(take_lock(folder / LOCK), folder / LOCK)
 
 
 @contextmanager
@@ -125,10 +142,12 @@ def check_writable(folder: str | os.PathLike, option: str) -> None:
     folder = Path(folder)
     missing = _missing_folders(folder)
     try:
-        probe = folder / ".probe"
-        with atomic_open(probe, "wb") as file:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Called as if settings were being written: what a kill leaves of it belongs to the step, and goes with it.
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{SETTINGS}.", suffix=".tmp") as file:
             file.write(b"\0" * 4096)
-        probe.unlink()
+            file.flush()
+            os.fsync(file.fileno())
     except OSError as error:
         raise OSError(f"{folder}: cannot write into the output folder ({error}): choose another {option}") from error
     finally:
@@ -141,6 +160,7 @@ def _compare(folder: Path, settings: dict) -> dict | None:
         known = read_settings(folder)
         counts = known.pop("counts")
         passing = PASSING if counts is None else PASSING + LAYOUT
+        passing += () if FILES in known else (FILES,)
         before, now = ({k: v for k, v in one.items() if k not in passing} for one in (known, settings))
         if before.get("step") != now.get("step"):
             raise ValueError(

@@ -35,9 +35,13 @@ def take_lock(path: Path) -> IO | None:
         if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
             break
         file.close()  # dropped, and removed, by another process between our opening and our locking
-    file.truncate(0)
-    file.write(json.dumps({"process": os.getpid(), "host": socket.gethostname()}))
-    file.flush()
+    try:
+        file.truncate(0)
+        file.write(json.dumps({"process": os.getpid(), "host": socket.gethostname()}))
+        file.flush()
+    except OSError as error:
+        error.filename = str(path)  # a full disk does not say what it was full for
+        raise
     return file
 
 
@@ -49,6 +53,15 @@ def drop_lock(file: IO | None, path: Path) -> None:
         file.close()
         if fcntl is None:  # Windows removes no open file
             path.unlink(missing_ok=True)
+
+
+def lock_file(file: IO) -> bool:
+    """Locks an open file for as long as it is open; `False` where another process has it, or there are no locks."""
+    try:
+        _lock(file)
+    except OSError:
+        return False
+    return True
 
 
 def _lock(file: IO) -> None:

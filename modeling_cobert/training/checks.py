@@ -1,6 +1,5 @@
 """Checks at the door: the disk before a training, and what a resumed one reads."""
 
-import errno
 import math
 import os
 import pickle
@@ -43,18 +42,6 @@ def check_space(folder: str | os.PathLike, model: nn.Module, args, steps: int, m
             f"checkpoints of {(weights + moments) / 2**30:.2f} GiB and the model): free some space, choose another "
             "--output_dir, or lower --save_total_limit"
         )
-
-
-@contextmanager
-def full_disk_named(folder: Path) -> Iterator[None]:
-    """What torch and safetensors raise when a checkpoint does not fit tells neither the file nor always the reason."""
-    try:
-        yield
-    except Exception as error:
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        if full or "os error 28" in str(error) or shutil.disk_usage(folder).free < 1 << 20:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)) from error
-        raise
 
 
 def check_resumable(checkpoint: str | os.PathLike | None) -> None:

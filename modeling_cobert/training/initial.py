@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 # How the rows were made is how the model must cut and select when it ranks by itself.
 FROM_ROWS = ("selector", "passage_words", "passage_overlap", "passage_title")
+# What beside the weights is read from a model's folder.
+READ_WITH = ("config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
 Checkpoint = TypeVar("Checkpoint", str, str | None)
 GROUPS = ("num_prototypes", "group_size", "group_overlap")
 FROM_OPTIONS = (
@@ -146,3 +148,8 @@ def source_name(path: str | None) -> str | None:
     weights = sorted(Path(path).glob("*.safetensors"))
     prints = "".join(file_sha256(file) for file in weights)[:12] or "no-safetensors"
     return f"{Path(path).resolve().name}@{prints}"
+
+
+def text_files_sha256(folder: str | os.PathLike) -> dict[str, str]:
+    """The fingerprints of what a folder's weights are read by: configuration and tokenizer."""
+    return {name: file_sha256(path) for name in READ_WITH if (path := Path(folder) / name).is_file()}

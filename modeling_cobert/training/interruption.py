@@ -1,7 +1,9 @@
 """Stopping and going on: SIGTERM saves and exits, a killed process leaves no checkpoint that is only half there."""
 
+import json
 import logging
 import os
+import re
 import shutil
 import signal
 import threading
@@ -11,10 +13,11 @@ from pathlib import Path
 
 import torch
 from transformers import TrainerCallback
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..ranking.seen import COMPLETE
-from ..steps.files import write_json
+from ..steps.files import atomic_open, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -93,14 +96,60 @@ def mark_complete(checkpoint: str | os.PathLike, content: dict) -> None:
 
 def last_complete_checkpoint(folder: str | os.PathLike) -> str | None:
     """The latest whole checkpoint of a training; those that a killed process left half written are removed."""
-    steps = {}
-    for path in Path(folder).glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
-        step = path.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")
-        if path.is_dir() and step.isascii() and step.isdigit():
-            steps[int(step)] = path
-    for step in sorted(steps, reverse=True):
-        if (steps[step] / COMPLETE).is_file():
-            return str(steps[step])
-        logger.warning("%s was interrupted while it was saved: it is removed", steps[step])
-        shutil.rmtree(steps[step])
-    return None
+    whole = None
+    for path in _checkpoints(folder):
+        if (path / COMPLETE).is_file():
+            whole = str(path)
+        else:
+            logger.warning("%s was interrupted while it was saved or removed: it is removed", path)
+            shutil.rmtree(path)
+    return whole
+
+
+def best_checkpoint(checkpoint: str | os.PathLike) -> str | None:
+    """
+    The best checkpoint so far, by what a whole one has noted. A training that was moved, or is called by another path,
+    has its best one beside this one; the note is corrected, or the Trainer would go on as if there were none.
+    """
+    noted = Path(checkpoint) / TRAINER_STATE_NAME
+    state = json.loads(noted.read_text(encoding="utf-8"))
+    if state["best_model_checkpoint"] is None:
+        return None
+    best = str(Path(checkpoint).parent / Path(state["best_model_checkpoint"]).name)
+    if best != state["best_model_checkpoint"]:
+        with atomic_open(noted) as file:
+            file.write(json.dumps(state | {"best_model_checkpoint": best}, indent=2, sort_keys=True) + "\n")
+    return best
+
+
+def remove_older(checkpoint: str | os.PathLike, limit: int | None, best: str | None) -> None:
+    """
+    Removes what `save_total_limit` does not keep beside the checkpoint that is the newest, and the best one.
+
+    Which is the newest is what the caller says, and no clock; those of later steps are left from an earlier training.
+
+    Args:
+        checkpoint (`str` or `os.PathLike`): the newest, whole.
+        limit (`int`, *optional*): how many are kept; all by default.
+        best (`str`, *optional*): the best one; its name counts, not where it was when it was saved.
+    """
+    if not limit or limit < 1:
+        return
+    newest = Path(checkpoint)
+    kept = {newest.name} if best is None else {newest.name, Path(best).name}
+    steps = _checkpoints(newest.parent)
+    others = [path for path in steps if path.name not in kept]
+    others.sort(key=lambda path: _step(path) < _step(newest))  # an earlier training's first, then from the first on
+    for path in others[: max(0, len(steps) - max(limit, len(kept)))]:
+        (path / COMPLETE).unlink(missing_ok=True)  # first: what a kill leaves of it is not taken for a whole one
+        shutil.rmtree(path)
+
+
+def _checkpoints(folder: str | os.PathLike) -> list[Path]:
+    """All of a training, the first step first."""
+    found = [path for path in Path(folder).glob(f"{PREFIX_CHECKPOINT_DIR}-*") if path.is_dir()]
+    return sorted((path for path in found if re.fullmatch("[0-9]+", path.name.split("-", 1)[1])), key=_step)
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.split("-", 1)[1])

@@ -4,6 +4,7 @@ import copy
 import json
 import logging
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -23,8 +24,9 @@ from ..passages_cobert import PairTokenizer
 from ..ranking.inputs import RowsInputs, check_texts
 from ..ranking.seen import add_seen, refuse_seen, seen_queries
 from ..reranking_cobert import content_selector
-from ..steps.files import write_json
+from ..steps.files import full_disk_named, write_json
 from ..steps.folders import (
+    FILES,
     SETTINGS,
     check_folder,
     check_writable,
@@ -35,11 +37,11 @@ from ..steps.folders import (
 )
 from .arguments import CoBertTrainingArguments, DataOptions, ModelOptions, TeacherOptions
 from .card import write_card
-from .checks import check_resumable, check_space, full_disk_named, state_named
+from .checks import check_resumable, check_space, state_named
 from .frozen import ContentVectors, FrozenVectors, NoVectors
 from .gradient_cache import encoder_in_chunks
-from .initial import check_sources, in_fold, initial_model, source_name, variant_of
-from .interruption import Interruption, last_complete_checkpoint
+from .initial import check_sources, in_fold, initial_model, source_name, text_files_sha256, variant_of
+from .interruption import Interruption, best_checkpoint, last_complete_checkpoint, remove_older
 from .teacher import read_teacher, teacher_settings
 from .trainer import GroupTrainer
 
@@ -189,7 +191,19 @@ class SplitTraining:
             "freeze_encoder": self.args.freeze_encoder,
             "groups_a_step": batch * self.args.world_size,
             "training": {name: _plain(getattr(self.args, name)) for name in DECISIVE},
+            FILES: self._files_sha256(),
         }
+
+    def _files_sha256(self) -> dict[str, dict[str, str]]:
+        """Files that may change between a kill and the next start, and are named by nothing else here."""
+        made = {"rows": {**self.rows.files_sha256, **self.rows.qrels_sha256}}
+        if self.train_rows is not None:
+            made["train_rows"] = self.train_rows.files_sha256
+        for name in ("encoder", "calibrator", "scorer", "checkpoint"):
+            path = in_fold(getattr(self.model_options, name), self.number)
+            if path is not None and os.path.isdir(path):
+                made[name] = text_files_sha256(path)
+        return made
 
     @cached_property
     def teacher(self) -> dict[str, dict[str, float]] | None:
@@ -253,9 +267,10 @@ class SplitTraining:
         chunks = encoder_in_chunks(model, self.args.encoder_chunk_size)
         checkpoint = self._checkpoint()
         check_resumable(checkpoint)
-        with full_disk_named(self.folder), interruption.listening(), chunks, state_named(checkpoint):
-            trainer.train(resume_from_checkpoint=checkpoint)
-        trainer.save_model(_internal_call=True)
+        with full_disk_named(self.folder), interruption.listening(), chunks:
+            with state_named(checkpoint):
+                trainer.train(resume_from_checkpoint=checkpoint)
+            trainer.save_model(_internal_call=True)
         results = self._test(trainer, model)
         if self.main_process:
             write_json(self.folder / RESULTS, results)
@@ -338,6 +353,8 @@ class SplitTraining:
         if isinstance(given, str) and given.lower() not in ("true", "false"):
             return given
         found = last_complete_checkpoint(self.folder) if self.main_process else None
+        if found is not None and self.main_process:  # a kill may have come before this was done
+            remove_older(found, self.args.save_total_limit, best_checkpoint(found))
         PartialState().wait_for_everyone()  # what was half written is gone now
         found = found if self.main_process else last_complete_checkpoint(self.folder)
         if found is not None and not Path(found, SCHEDULER_NAME).exists():

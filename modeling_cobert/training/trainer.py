@@ -12,7 +12,7 @@ import torch
 from accelerate.utils import gather_object
 from transformers import PrinterCallback, Trainer, TrainerCallback
 from transformers.trainer import TRAINING_ARGS_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints, speed_metrics
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, speed_metrics
 
 from ..evaluation.measures import DEFAULT_MEASURES, measure_run, parse_measures
 from ..loss_cobert import IGNORE, distillation_loss, ranking_loss
@@ -20,9 +20,10 @@ from ..ranking.inputs import RowsInputs
 from ..ranking.ranker import Ranker
 from ..ranking.seen import COMPLETE
 from ..ranking.ties import strict_scores
+from ..steps.files import files_beside
 from ..steps.progress import A_MINUTE
 from .arguments import TeacherOptions
-from .interruption import mark_complete
+from .interruption import mark_complete, remove_older
 from .sampler import GroupSampler
 
 logger = logging.getLogger(__name__)
@@ -143,9 +144,14 @@ class GroupTrainer(Trainer):
         return sampler
 
     def _save(self, output_dir=None, state_dict=None):
-        super()._save(output_dir, state_dict)
-        # A pickle, with the paths and perhaps the token of this machine in it; settings.json says what matters.
-        Path(output_dir or self.args.output_dir, TRAINING_ARGS_NAME).unlink(missing_ok=True)
+        folder = Path(output_dir or self.args.output_dir)
+        if not self.args.should_save:
+            super()._save(str(folder), state_dict)  # its part in gathering what several processes hold; writes nothing
+            return
+        with files_beside(folder) as beside:
+            super()._save(str(beside), state_dict)
+            # A pickle, with the paths and perhaps the token of this machine in it; settings.json says what matters.
+            (beside / TRAINING_ARGS_NAME).unlink(missing_ok=True)
 
     def _save_checkpoint(self, model, trial):
         folder = self._get_output_dir(trial)
@@ -157,7 +163,7 @@ class GroupTrainer(Trainer):
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
             mark_complete(checkpoint, {"step": self.state.global_step, **self.note})
-            rotate_checkpoints(folder, self.args.save_total_limit, self.state.best_model_checkpoint, use_mtime=True)
+            remove_older(checkpoint, self.args.save_total_limit, self.state.best_model_checkpoint)
 
     def _finalize_training(self, *args):
         # With a limit of 1 the last checkpoint would go here, and a process killed before the test would train again.

@@ -1,6 +1,8 @@
 """Rows: what is in them, splits and folds, `load_dataset` and `load_rows`, bad input."""
 
+import errno
 import json
+import os
 import random
 import shutil
 
@@ -98,6 +100,34 @@ def test_two_folders_of_one_name_are_two_datasets(folder, tmp_path):
     assert list(c) == [f"fold_{number}" for number in range(1, 6)]
     assert max(grade for row in d["test"] for grade in row["grades"]) == 1
     assert load_rows(tmp_path / "d" / "rows").dataset().to_list() == d["test"].to_list()
+
+
+def test_rows_made_anew_are_read_anew_even_where_the_clock_stood_still(folder, tmp_path):
+    """Or was set back, or files were copied with their times: `datasets` knows a file by its path and time."""
+    found = []
+    small.write_collection(tmp_path / "collection")
+    judged = tmp_path / "collection" / "qrels" / "test.tsv"
+    for grade in (1, 3):
+        judged.write_text(judged.read_text(encoding="utf-8").replace("\t2\n", f"\t{grade}\n"), encoding="utf-8")
+        shutil.rmtree(tmp_path / "rows", ignore_errors=True)
+        collection = open_collection(tmp_path / "collection")
+        build_rows(folder / "selected", tmp_path / "rows", collection, SplitOptions("none"))
+        for path in (tmp_path / "rows").rglob("*"):
+            os.utime(path, (10**9, 10**9))
+        found.append(load_rows(tmp_path / "rows").dataset().to_list())
+        judged.write_text(judged.read_text(encoding="utf-8").replace(f"\t{grade}\n", "\t2\n"), encoding="utf-8")
+    assert [max(grade for row in rows for grade in row["grades"]) for rows in found] == [1, 3]
+
+
+def test_a_cache_that_cannot_be_written_is_named(folder, tmp_path, monkeypatch):
+    build(folder, tmp_path / "rows")
+
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr("datasets.arrow_writer.ArrowWriter.finalize", full)
+    with pytest.raises(OSError, match=f"full: '{datasets.config.HF_DATASETS_CACHE}'"):
+        load_rows(tmp_path / "rows").dataset()
 
 
 def test_run_and_judgments_are_read_back(folder, tmp_path):

@@ -1,20 +1,25 @@
 """Interrupted trainings go on as if nothing had happened: same weights to the bit, same run file."""
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file
 from tiny_rows import GROUPS
 
 from modeling_cobert.commands import train as train_command
 from modeling_cobert.ranking.seen import COMPLETE
+from modeling_cobert.training import interruption
 from modeling_cobert.training import trainer as trainer_module
 from modeling_cobert.training.arguments import CoBertTrainingArguments, DataOptions, ModelOptions
-from modeling_cobert.training.interruption import last_complete_checkpoint
+from modeling_cobert.training.interruption import last_complete_checkpoint, remove_older
 from modeling_cobert.training.train import SplitTraining
 from modeling_cobert.training.trainer import GroupTrainer
 
@@ -144,7 +149,98 @@ def test_last_complete_checkpoint(tmp_path):
     assert last_complete_checkpoint(tmp_path) is None
     for name in ("checkpoint-9", "checkpoint-10", "checkpoint-100", "checkpoint-x"):
         (tmp_path / name).mkdir()
+    (tmp_path / "checkpoint-8").mkdir()  # its removal was interrupted
     for name in ("checkpoint-9", "checkpoint-10"):
         (tmp_path / name / COMPLETE).write_text("{}")
     assert last_complete_checkpoint(tmp_path) == str(tmp_path / "checkpoint-10")
-    assert not (tmp_path / "checkpoint-100").exists() and (tmp_path / "checkpoint-x").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-10", "checkpoint-9", "checkpoint-x"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "best", "kept"),
+    [
+        (None, None, {2, 4, 10, 12}),
+        (1, None, {10}),
+        (1, "elsewhere/checkpoint-4", {4, 10}),
+        (2, "elsewhere/checkpoint-4", {4, 10}),
+        (3, "elsewhere/checkpoint-10", {2, 4, 10}),
+        (2, None, {4, 10}),
+    ],
+)
+def test_older_checkpoints_are_known_by_their_steps_and_not_by_a_clock(tmp_path, limit, best, kept):
+    for age, step in enumerate((10, 4, 12, 2)):  # the newest, 10, seems to be the oldest; 12 is of an earlier training
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        (folder / COMPLETE).write_text("{}")
+        os.utime(folder, (10**9 + age, 10**9 + age))
+    remove_older(tmp_path / "checkpoint-10", limit, best)
+    assert {path.name for path in tmp_path.iterdir()} == {f"checkpoint-{step}" for step in kept}
+
+
+def test_a_removal_that_is_killed_leaves_no_whole_checkpoint(tmp_path, monkeypatch):
+    for step in (4, 8):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / COMPLETE).write_text("{}")
+    with monkeypatch.context() as patch:
+        patch.setattr(interruption.shutil, "rmtree", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            remove_older(tmp_path / "checkpoint-8", 1, None)
+    assert last_complete_checkpoint(tmp_path).endswith("checkpoint-8")
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-8"]
+
+
+def test_moved_after_a_kill_it_still_finds_the_best_epoch(arguments, options, uninterrupted, tmp_path, monkeypatch):
+    """The best checkpoint was saved under another path."""
+    with monkeypatch.context() as patch:
+        patch.setattr(SplitTraining, "_test", lambda *a: (_ for _ in ()).throw(MemoryError))
+        with pytest.raises(MemoryError):
+            train_command.main(*arguments(**options))
+    (tmp_path / "out").rename(tmp_path / "moved")
+    train_command.main(*arguments(**options | {"output_dir": str(tmp_path / "moved")}))
+    assert json.loads((uninterrupted / "results.json").read_text())["step"] < 24, "the last step was the best anyway"
+    assert_same(uninterrupted, tmp_path / "moved")
+
+
+def change_grade(path: Path) -> None:
+    lines = path.read_text().splitlines(keepends=True)
+    lines[0] = lines[0].replace(" 0\n", " 1\n") if lines[0].endswith(" 0\n") else lines[0].replace(" 1\n", " 0\n")
+    path.write_text("".join(lines))
+
+
+def change_text(path: Path) -> None:
+    table = pq.read_table(path)
+    rows = table.to_pylist()
+    rows[0]["passages"][0] = "another text"
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
+
+
+def change_case(path: Path) -> None:
+    path.write_text(path.read_text().replace('"lowercase": true', '"lowercase": false'))
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "named"),
+    [
+        ("rows/qrels.trec", change_grade, "rows.qrels.trec"),
+        ("rows/data/train-00000-of-00001.parquet", change_text, "rows.train"),
+        ("encoder/tokenizer.json", change_case, "encoder.tokenizer.json"),
+    ],
+)
+def test_inputs_that_change_after_a_kill_are_refused(
+    arguments, rows, encoder, tmp_path, monkeypatch, file, change, named
+):
+    """Half of an epoch on other texts, grades or tokens than the rest would be no training that anybody asked for."""
+    shutil.copytree(rows, tmp_path / "rows")
+    shutil.copytree(encoder, tmp_path / "encoder")
+    made = arguments(
+        model={"encoder": str(tmp_path / "encoder")}, data={"rows": str(tmp_path / "rows")}, num_train_epochs=1
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(SplitTraining, "_test", lambda *a: (_ for _ in ()).throw(MemoryError))
+        with pytest.raises(MemoryError):
+            train_command.main(*made)
+    before = (tmp_path / file).read_bytes()
+    change(tmp_path / file)
+    assert (tmp_path / file).read_bytes() != before
+    with pytest.raises(ValueError, match=rf"settings.json: begun with other settings: files_sha256.{named} is"):
+        train_command.main(*made)
