@@ -20,8 +20,9 @@ import torch
 KNOWN = {"starting_weights": [0.7, 0.4, 0.5], "feedback_weight": 0.8, "neighbour_weight": 0.6}
 # One object kept a call would be thousands; those of other threads and of the interpreter come and go by a few.
 OBJECTS = 100
-# A call that kept no more than its documents' texts would keep 400 bytes of them.
-BYTES_A_CALL = 50
+# A call that kept no more than its six texts would keep 500 bytes of them. What Python and torch keep for the next
+# call (free lists) fills up over some thousand calls: a hundred bytes each, at first.
+BYTES_A_CALL = 300
 # The allocators of C keep what they once had, and round up: a few megabytes however many calls there are. To keep one
 # query's vectors (1 KB) of 10,000 calls would be 10 MB.
 RESIDENT = 6 * 2**20

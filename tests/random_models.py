@@ -37,7 +37,7 @@ class Case:
         made = tiny.model(seed=self.number, **self.fields)
         for name, parameter in made.named_parameters():
             if name == "classifier.weight" or name.split(".")[0] in ("start", "feedback", "neighbours"):
-                torch.nn.init.normal_(parameter, std=0.4)  # of a model with a start the context begins at nothing
+                parameter.data.add_(0.4 * torch.randn(parameter.shape))  # of a model with a start the context is 0
                 if name == "start.weight":
                     parameter.data.mul_(torch.tensor(made.start.counted))
         made.tokenizer = self.sandbox.tokenizer

@@ -65,6 +65,6 @@ def compare(folders: Folders, model, choose: random.Random, differ: Callable) ->
         for way, scores in ways.items():
             if scores.keys() != reranked.keys():
                 return f"{query_id}: {way} has other documents than rerank"
-            if fault := differ([scores[d] for d in doc_ids], [reranked[d] for d in doc_ids]):
+            if fault := differ([scores[d] for d in doc_ids], [reranked[d] for d in doc_ids], model):
                 return f"{query_id}: {way} against rerank: {fault}"
     return ""

@@ -30,13 +30,11 @@ def test_another_process_ranks_in_the_same_way(sandbox):
 
 
 def test_random_models_tell_documents_apart(sandbox):
-    """Else nothing could change their rankings."""
-    spreads = []
+    """By hundreds of what may be rounding, or nothing could be seen to change their rankings."""
     for number in range(20):
         case = random_models.Case(number, random.Random(number), sandbox)
         ranking = case.model().rerank("how do bees see", ["bees see blue", "red car", "honey light flower", "road"])
-        spreads.append(ranking[0]["score"] - ranking[-1]["score"])
-    assert sum(spread > 0.05 for spread in spreads) >= 18
+        assert ranking[0]["score"] - ranking[-1]["score"] > 500 * invariants.TOLERANCE
 
 
 def faults(name: str, sandbox, cases: int = 8) -> int:
@@ -53,7 +51,7 @@ def test_the_search_finds_padding_that_is_read(sandbox, monkeypatch):
         return score(self, vectors, None, *args, **inputs)
 
     monkeypatch.setattr(CoBertForGroupwiseRanking, "score", unmasked)
-    assert faults("padding", sandbox) and faults("batch", sandbox) == 0
+    assert faults("padding", sandbox)
 
 
 def test_the_search_finds_a_model_that_remembers(sandbox, monkeypatch):
@@ -90,7 +88,7 @@ def test_memory_that_grows_is_found(monkeypatch):
         for _ in range(calls):
             rank(model, choose, 1)
             kept.append(bytearray(400))
-            kept.append({"last": kept[-1]})
+            kept.append([kept[-1]])
 
     monkeypatch.setattr(memory_growth, "rank", keeps)
     found = memory_growth.growth(calls=150, warm_up=10, traced=30)
