@@ -356,6 +356,7 @@ def test_estimates_by_hand(opened, tmp_path):
         (["--scorer_layers", "3"], "the scorer wants the encoder's first 3 layers, but it has 2"),
         (["--calibrator", "somewhere"], "--calibrator_layers is for layers of the encoder"),
         (["--batch_size", "2"], "row calibrator: --group_size must be at least 1, got 0; correct --batch_size"),
+        (["--qe_passage_words", "30"], "--qe_passage_overlap must be below --qe_passage_words, got 50 and 30"),
         (["--study_overlaps", "1", "6"], "row o-6: .* got size 6 and overlap 6; correct .* the --study_ options"),
     ],
 )

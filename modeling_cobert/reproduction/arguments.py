@@ -102,6 +102,11 @@ class SystemOptions:
     def __post_init__(self):
         check_numbers(self, 1, "batch_size", "qe_passage_words", "qe_max_length")
         check_numbers(self, 0, "num_prototypes", "group_overlap", "qe_passage_overlap")
+        if self.qe_passage_overlap >= self.qe_passage_words:
+            raise ValueError(
+                f"--qe_passage_overlap must be below --qe_passage_words, got {self.qe_passage_overlap} and "
+                f"{self.qe_passage_words}"
+            )
         for part in ("calibrator", "scorer"):
             if getattr(self, f"{part}_layers") is not None and getattr(self, part) != FROM_ENCODER:
                 raise ValueError(f"--{part}_layers is for layers of the encoder: give --{part} {FROM_ENCODER} with it")
