@@ -94,6 +94,8 @@ def _weight_files(name: str | os.PathLike, options: dict) -> list[str]:
 
 
 def _count_tensors(path: str) -> int:
+    if not os.path.getsize(path):
+        raise ValueError(f"{path}: damaged, or no safetensors: it is empty")
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > os.path.getsize(path):

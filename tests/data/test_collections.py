@@ -155,7 +155,7 @@ def test_judgments_for_other_queries(beir, caplog):
         (b"", "blank line"),
         (b"[1]", "not a JSON object, but list"),
         (b'{"id": "d4", "text": ""}', "no '_id'"),
-        (b'{"_id": 4, "text": ""}', "string without white space, found 4"),
+        (b'{"_id": 4, "text": ""}', "string without white space or NUL, found 4"),
         (b'{"_id": "", "text": ""}', "non-empty"),
         (b'{"_id": "d 4", "text": ""}', "white space"),
         (b'{"_id": "d4"}', "'text' must be a string, found nothing"),

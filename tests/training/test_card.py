@@ -149,7 +149,7 @@ def test_trained_pushed_and_used_as_the_card_says(where, arguments, rows, encode
             text = files["README.md"].decode()
             assert {"model.safetensors", "config.json", "modeling_cobert.py", "tokenizer.json"} <= set(files)
             assert not [
-                name for name in files if name.startswith(("checkpoint", "_")) or name.endswith((".bin", ".pt"))
+                name for name in files if name.startswith(("checkpoint-", "_")) or name.endswith((".bin", ".pt"))
             ]
             leaks = [name for name, content in files.items() if str(tmp_path).encode() in content]
             assert leaks == []
