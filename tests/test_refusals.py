@@ -360,6 +360,13 @@ def test_numbers_of_a_training(rows, encoder, tmp_path, refuse):
     assert f"--num_prototypes must be at most 10000, got {BEYOND}" in said
     said = refuse(*training(rows, encoder, tmp_path / "out", "--max_steps", 2, "--num_train_epochs", "inf"))
     assert "--num_train_epochs inf" in said
+    for option, value, message in (
+        ("max_steps", BEYOND, "--max_steps must be at most 2147483647"),
+        ("warmup_steps", "inf", "--warmup_steps must be a finite number, got inf"),
+        ("logging_steps", "-inf", "--logging_steps must be a finite number, got -inf"),
+        ("metric_for_best_model", "", "--metric_for_best_model is empty: name a measure"),
+    ):
+        assert message in refuse(*training(rows, encoder, tmp_path / "out", f"--{option}={value}"))
     assert not (tmp_path / "out").exists()
 
 
@@ -377,6 +384,12 @@ def test_numbers_of_a_comparison(more, message, folder, tmp_path, refuse):
     (tmp_path / "qrels.txt").write_text("q0 0 d3 1\n")
     command = ["compare", "--qrels", tmp_path / "qrels.txt", "--baselines", folder / "run.trec"]
     assert message in refuse(*command, *more)
+
+
+def test_more_shuffles_than_end(rows, tmp_path, refuse):
+    command = ["stability", "--model", tiny.checkpoint(tmp_path / "model"), "--rows", rows, "--seeds", BEYOND]
+    assert "--seeds must be at most 100000" in refuse(*command, "--output", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_more_documents_than_are_counted(refuse):

@@ -32,8 +32,10 @@ from ..grouping_cobert import best_first
 from ..ranking.ranker import EncodedQuery, Inputs, Ranker, map_queries
 from ..ranking.ties import strict_scores
 from ..steps.hashing import json_sha256
+from ..steps.limits import check_numbers
 
 TOP = 20
+MOST_SHUFFLES = 100_000
 SCHEMA = pa.schema([("query_id", pa.string()), ("result", pa.string())])  # what JSON says of a query
 
 
@@ -56,6 +58,7 @@ class StabilityOptions:
     def __post_init__(self):
         if self.seeds < 0 or any(offset < 1 for offset in self.offsets or ()) or any(k < 1 for k in self.ks or ()):
             raise ValueError("seeds must not be negative, offsets and ks must be at least 1")
+        check_numbers(self, 0, "seeds", most=MOST_SHUFFLES)
         parse_measures(self.measures)
 
 

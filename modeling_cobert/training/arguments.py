@@ -8,6 +8,7 @@ from typing import ClassVar
 from transformers import TrainingArguments
 
 from ..loss_cobert import DISTILLATION_LOSSES, LOSSES
+from ..steps.limits import check_numbers
 
 VARIANTS = {
     "full": {},
@@ -302,6 +303,12 @@ class CoBertTrainingArguments(TrainingArguments):
         # In a pipe or a file, bars would be a flood: there the trainer writes a line a minute.
         if self.disable_tqdm is None:
             self.disable_tqdm = not sys.stderr.isatty()
+        check_numbers(self, -1, "max_steps")  # -1 stands for none
+        for name in ("warmup_steps", "logging_steps", "eval_steps", "save_steps"):
+            if getattr(self, name) is not None and not math.isfinite(getattr(self, name)):
+                raise ValueError(f"--{name} must be a finite number, got {getattr(self, name)}")
+        if self.metric_for_best_model == "":
+            raise ValueError("--metric_for_best_model is empty: name a measure, such as nDCG@20, or loss")
         super().__post_init__()
         if self.device.type == "cpu":
             self.dataloader_pin_memory = False  # there is nothing to pin it for, and every loader would warn
