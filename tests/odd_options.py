@@ -188,6 +188,8 @@ def run_cases(chosen: Iterable[tuple[str, str, str]], names: dict[str, str], fol
             code, err = run_case(changed(command, option, value, names, out))
             yield command, option, value, code, err, fault(code, err, out)
             shutil.rmtree(out, ignore_errors=True)
+            for left in here.iterdir():  # or a later case would find what this one made
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
     finally:
         os.chdir(before)
 

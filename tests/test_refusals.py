@@ -394,3 +394,19 @@ def test_more_shuffles_than_end(rows, tmp_path, refuse):
 
 def test_more_documents_than_are_counted(refuse):
     assert f"at most 100000000 documents, got {BEYOND}" in refuse("flops", "--k", BEYOND)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--k", 3], "--k goes with --collection: rows hold their own"),
+        (["--top", -1], "--top must be at least 1, got -1"),
+        (["--attended", -1], "--attended must be at least 0, got -1"),
+        (["--fold", 0], "--fold must be at least 1, got 0"),
+    ],
+)
+def test_numbers_of_an_explanation(more, message, rows, tmp_path, refuse):
+    """Each would have been ignored, or have left out the last document."""
+    command = ["explain", "--model", tiny.checkpoint(tmp_path / "model"), "--rows", rows, "--output", tmp_path / "out"]
+    assert message in refuse(*command, *more)
+    assert not (tmp_path / "out").exists()

@@ -22,6 +22,7 @@ from ..evaluation.report import write_report
 from ..evaluation.tables import to_terminal
 from ..ranking.options import InputOptions, RankerOptions
 from ..steps.files import write_json
+from ..steps.limits import check_numbers
 from ..steps.processes import process_state
 from ..steps.terminal import visible
 
@@ -33,6 +34,10 @@ class ExplainOptions:
     output: str = field(metadata={"help": "The folder for explanation.json and explanation.html."})
     top: int = field(default=20, metadata={"help": "How many documents the tables show first."})
     attended: int = field(default=5, metadata={"help": "How many attended candidates are named for each document."})
+
+    def __post_init__(self):
+        check_numbers(self, 1, "top")
+        check_numbers(self, 0, "attended")
 
 
 ARGUMENTS = (RankerOptions, InputOptions, GroupOptions, ExplainOptions)

@@ -9,6 +9,7 @@ from ..collections.collection import read_judgments
 from ..collections.options import CollectionOptions
 from ..collections.trec import numbered_lines
 from ..data.groups import GroupOptions
+from ..steps.limits import check_numbers
 from .inputs import collection_inputs, rows_inputs
 from .ranker import Inputs, Ranker
 
@@ -22,11 +23,16 @@ class InputOptions(CollectionOptions):
     )
     rows: str | None = field(default=None, metadata={"help": "A folder of rows that cobert prepare made."})
     run: str | None = field(default=None, metadata={"help": "With a collection: the TREC run to re-rank."})
-    k: int = field(default=1000, metadata={"help": "With a collection: how many documents of a query to re-rank."})
+    k: int | None = field(
+        default=None, metadata={"help": "With a collection: how many documents of a query to re-rank. Default: 1000."}
+    )
     fold: int | None = field(default=None, metadata={"help": "Only the test queries of this fold, from 1."})
     query_ids: list[str] | None = field(
         default=None, metadata={"help": "Only these query ids, or one file that has an id a line."}
     )
+
+    def __post_init__(self):
+        check_numbers(self, 1, "k", "fold")
 
     def open_inputs(self, groups: GroupOptions | None = None, progress: bool = True) -> Inputs:
         """Opens what is to be re-ranked."""
@@ -35,7 +41,7 @@ class InputOptions(CollectionOptions):
         if (self.rows is None) == (not self.collection):
             raise ValueError("give either --rows, or --collection and --run")
         if self.rows is not None:
-            for name in ("run", "queries", "documents"):
+            for name in ("run", "queries", "documents", "k"):
                 if getattr(self, name) is not None:
                     raise ValueError(f"--{name} goes with --collection: rows hold their own")
             qrels = None if self.qrels is None else read_judgments(self.qrels)
@@ -44,7 +50,8 @@ class InputOptions(CollectionOptions):
             return inputs
         if self.run is None:
             raise ValueError("--collection needs --run, the first stage's TREC run: make one with cobert retrieve")
-        return collection_inputs(self.open(), self.run, self.k, self.fold, self.chosen_ids(), groups, progress)
+        k = 1000 if self.k is None else self.k
+        return collection_inputs(self.open(), self.run, k, self.fold, self.chosen_ids(), groups, progress)
 
     def chosen_ids(self) -> list[str] | None:
         """The ids of `--query_ids`, from the command line or the file."""
