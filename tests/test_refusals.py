@@ -405,8 +405,10 @@ def test_more_documents_than_are_counted(refuse):
         (["--fold", 0], "--fold must be at least 1, got 0"),
     ],
 )
-def test_numbers_of_an_explanation(more, message, rows, tmp_path, refuse):
+def test_numbers_of_an_explanation(more, message, rows, tmp_path, refuse, capsys):
     """Each would have been ignored, or have left out the last document."""
-    command = ["explain", "--model", tiny.checkpoint(tmp_path / "model"), "--rows", rows, "--output", tmp_path / "out"]
+    model = tiny.checkpoint(tmp_path / "model")
+    capsys.readouterr()
+    command = ["explain", "--model", model, "--rows", rows, "--query_ids", "q5", "--output", tmp_path / "out"]
     assert message in refuse(*command, *more)
     assert not (tmp_path / "out").exists()
