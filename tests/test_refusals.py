@@ -31,6 +31,7 @@ def refuse(capsys):
     """Runs a command that must end with one line and exit code 1, and gives that line."""
 
     def run(*argv) -> str:
+        capsys.readouterr()  # what the test itself has printed
         with pytest.raises(SystemExit) as ended:
             cli.main(list(map(str, argv)))
         err = capsys.readouterr().err
@@ -405,10 +406,9 @@ def test_more_documents_than_are_counted(refuse):
         (["--fold", 0], "--fold must be at least 1, got 0"),
     ],
 )
-def test_numbers_of_an_explanation(more, message, rows, tmp_path, refuse, capsys):
+def test_numbers_of_an_explanation(more, message, rows, tmp_path, refuse):
     """Each would have been ignored, or have left out the last document."""
     model = tiny.checkpoint(tmp_path / "model")
-    capsys.readouterr()
     command = ["explain", "--model", model, "--rows", rows, "--query_ids", "q5", "--output", tmp_path / "out"]
     assert message in refuse(*command, *more)
     assert not (tmp_path / "out").exists()
