@@ -28,7 +28,7 @@ if __name__ == "__main__":  # before the first import of datasets: its cache is 
 
 import tiny  # noqa: E402
 from kill_troubles import Troubles  # noqa: E402
-from killing import Command, Outcome, draw_moment, run  # noqa: E402
+from killing import KINDS, Command, Outcome, draw_moment, run  # noqa: E402
 
 # All commands are imported once, here; what is forked has run nothing of them.
 from modeling_cobert.collections.demo import demo_collection  # noqa: E402
@@ -177,9 +177,10 @@ def complaint(outcome: Outcome) -> str:
 class Search:
     """Rounds of the chain, until there were enough kills."""
 
-    def __init__(self, folder: Path, chain: list[Command], seed: int, real_rounds: int):
+    def __init__(self, folder: Path, chain: list[Command], seed: int, real_rounds: int, repeatable: bool):
         self.folder, self.chain, self.choose = folder, chain, random.Random(seed)
         self.real_rounds = real_rounds
+        self.kinds = ["operation"] if repeatable else KINDS
         self.counts: Counter = Counter()
         self.faults: list[str] = []
         self.trees: list[dict] = []
@@ -208,7 +209,8 @@ class Search:
             where, left, restarts = f"round {number}, {command.output}", self.choose.randint(2, kills), 0
             said: list[str] = []
             while True:
-                moment = draw_moment(self.choose, self.whole[real][step], real) if left > 0 else None
+                kinds = [kind for kind in self.kinds if not (real and kind == "operation")]
+                moment = draw_moment(self.choose, self.whole[real][step], kinds) if left > 0 else None
                 outcome = run(command, folder, moment, real)
                 if not outcome.killed:
                     break
@@ -247,11 +249,17 @@ class Search:
 
 
 def search(
-    folder: Path, kills: int, seed: int, real_rounds: int = 0, chain: list[Command] = CHAIN, a_step: int = 5
+    folder: Path,
+    kills: int,
+    seed: int,
+    real_rounds: int = 0,
+    chain: list[Command] = CHAIN,
+    repeatable: bool = False,
+    a_step: int = 5,
 ) -> Search:
     """Kills and compares until there were so many kills."""
     make_inputs(folder)
-    found = Search(folder, chain, seed, real_rounds)
+    found = Search(folder, chain, seed, real_rounds, repeatable)
     found.undisturbed()
     files = [path for one in found.trees for path, content in one.items() if content is not None]
     took = sum(outcome.seconds for outcome in found.whole[False])
@@ -271,13 +279,16 @@ def main() -> None:
     parser.add_argument("--typed", type=int, default=1, help="so many rounds run the commands as a user types them")
     parser.add_argument("--steps", nargs="+", help="only these of prepared, trained, context, results, reproduction")
     parser.add_argument("--without_troubles", action="store_true", help="kills only")
+    parser.add_argument("--repeatable", action="store_true", help="only kills that a seed repeats exactly")
     args = parser.parse_args()
+    if args.repeatable and args.typed:
+        parser.error("--repeatable counts the operations of forks: give --typed 0 with it")
     chain = [command for command in CHAIN if args.steps is None or command.output in args.steps]
     print(
         f"seed {args.seed}; again: python tests/kill_anywhere.py --kills {args.kills} --seed {args.seed}", flush=True
     )
     try:
-        found = search(FOLDER, args.kills, args.seed, args.typed, chain)
+        found = search(FOLDER, args.kills, args.seed, args.typed, chain, args.repeatable)
         if not args.without_troubles:
             Troubles(found, tree, differences, half_written).all()
     finally:

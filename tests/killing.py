@@ -15,6 +15,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,9 +80,13 @@ class Outcome:
         return self.code == -signal.SIGKILL
 
 
-def draw_moment(choose: random.Random, whole: Outcome, real: bool = False) -> Moment:
-    """A moment of a command whose undisturbed run is known; by operations only where the process is our fork."""
-    kind = choose.choice(["time", "early", "change", "change"] + ([] if real else ["operation", "operation"]))
+# Of the kinds of moments only operations are the same again with the same seed, and only a fork of ours counts them.
+KINDS = ("time", "early", "change", "change", "operation", "operation")
+
+
+def draw_moment(choose: random.Random, whole: Outcome, kinds: Sequence[str] = KINDS) -> Moment:
+    """A moment of a command whose undisturbed run is known."""
+    kind = choose.choice(kinds)
     if kind in ("time", "early"):
         return Moment("time", choose.uniform(0, whole.seconds * (1 if kind == "time" else 0.15)))
     return Moment(kind, choose.randint(1, max(1, getattr(whole, f"{kind}s"))))

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="changes
 def test_killed_commands_go_on_to_the_same_bytes(tmp_path):
     done = subprocess.run(
         [sys.executable, str(ROOT / "tests" / "kill_anywhere.py"), "--kills", "6", "--seed", "5", "--typed", "0"]
-        + ["--steps", "prepared", "context", "--without_troubles"],
+        + ["--steps", "prepared", "context", "--without_troubles", "--repeatable"],
         env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
