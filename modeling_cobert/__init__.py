@@ -5,7 +5,8 @@
 from transformers import AutoConfig, AutoModel
 
 from .configuration_cobert import CoBertConfig
-from .modeling_cobert import CoBertForGroupwiseRanking, CoBertRankingOutput, CoBertRecorder
+from .modeling_cobert import CoBertForGroupwiseRanking
+from .outputs_cobert import CoBertRankingOutput, CoBertRecorder
 from .pipeline_cobert import CoBertTextRankingPipeline
 
 __version__ = "0.1.0.dev0"

@@ -4,19 +4,19 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import BertModel, PreTrainedModel
 from transformers import initialization as init
-from transformers.utils import ModelOutput, can_return_tuple, logging
+from transformers.utils import can_return_tuple, logging
 
 from .checkpoint_cobert import check_config, check_weights
 from .configuration_cobert import CoBertConfig
 from .initialization_cobert import bert_weights, loading_faults, weights_that_are_none
 from .loss_cobert import ranking_loss
+from .outputs_cobert import CoBertRankingOutput, CoBertRecorder
 
 # Not used here: transformers ships a model's code by following its relative imports; this brings the pipeline along.
 from .pipeline_cobert import CoBertTextRankingPipeline  # noqa: F401
@@ -24,71 +24,6 @@ from .reranking_cobert import TextSide, rerank
 from .start_cobert import PROTOTYPE_SHARPNESS, SHARPNESS, CoBertFeedback, CoBertNeighbours, CoBertStart, cosines
 
 logger = logging.get_logger(__name__)
-
-
-@dataclass
-class CoBertRankingOutput(ModelOutput):
-    """
-    Output of [`CoBertForGroupwiseRanking`].
-
-    Args:
-        loss (`torch.FloatTensor` of shape `()`, *optional*, returned when `labels` is given):
-            The loss that the config names, over every real candidate.
-        logits (`torch.FloatTensor` of shape `(batch, n)`):
-            One relevance logit a candidate: the ranking score. Its sigmoid is the paper's probability. What stands at
-            a padded candidate means nothing.
-        prototype_weights (`torch.FloatTensor` of shape `(batch, m)`, *optional*, with a calibrator):
-            How much each prototype counts; they sum to 1 over the real ones.
-        hidden_states, attentions (`tuple` of tensors, *optional*):
-            The encoder's, under the names that every transformers model has for them.
-        encoder_hidden_states, encoder_attentions (`tuple` of tensors, *optional*):
-            Of shape `(batch * (m + n), tokens, hidden)` and `(batch * (m + n), heads, tokens, tokens)`.
-        calibrator_hidden_states, calibrator_attentions (`tuple` of tensors, *optional*):
-            Of shape `(batch * m * n, 2, hidden)` and `(batch * m * n, heads, 2, 2)`.
-        scorer_hidden_states, scorer_attentions (`tuple` of tensors, *optional*):
-            Of shape `(batch, n, hidden)` and `(batch, heads, n, n)`.
-    """
-
-    loss: Tensor | None = None
-    logits: Tensor | None = None
-    prototype_weights: Tensor | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
-    encoder_hidden_states: tuple[Tensor, ...] | None = None
-    encoder_attentions: tuple[Tensor, ...] | None = None
-    calibrator_hidden_states: tuple[Tensor, ...] | None = None
-    calibrator_attentions: tuple[Tensor, ...] | None = None
-    scorer_hidden_states: tuple[Tensor, ...] | None = None
-    scorer_attentions: tuple[Tensor, ...] | None = None
-
-
-@dataclass
-class CoBertRecorder:
-    """
-    Runs the parts and keeps, under their names, the hidden states and attentions that were asked for.
-
-    The recording itself is transformers' own, that of each `BertModel`. The model as a whole cannot do it by
-    `_can_record_outputs` and `capture_outputs`: such hooks stop at a nested `PreTrainedModel`, whose forward collects
-    for itself, and could not tell the layers of three BERTs apart. The stages also run without `forward`.
-    """
-
-    hidden_states: bool = False
-    attentions: bool = False
-    kept: dict[str, tuple[Tensor, ...]] = field(default_factory=dict)
-
-    def run(self, name: str, part: BertModel, pooled: bool = False, **inputs) -> Tensor:
-        """The part's last hidden states, or what its pooler makes of them."""
-        output = part(
-            **inputs,
-            output_hidden_states=self.hidden_states,
-            output_attentions=self.attentions,
-            return_dict=True,
-        )
-        if self.hidden_states:
-            self.kept[f"{name}_hidden_states"] = output.hidden_states
-        if self.attentions:
-            self.kept[f"{name}_attentions"] = output.attentions
-        return output.pooler_output if pooled else output.last_hidden_state
 
 
 class CoBertContextModel(BertModel):
@@ -386,10 +321,15 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
 
     def compare(self, content: Tensor | None, likeness: Tensor | None) -> Tensor | None:
         """How alike documents are `(.., n, n)`, in what neighbours are told by; `None` where some of it is missing."""
-        known = {"content": None if content is None else cosines(content), "words": likeness}
-        compared = [alike for kind in self.config.neighbours_by if (alike := known[kind]) is not None]
-        complete = len(compared) == len(self.config.neighbours_by) > 0
-        return torch.stack(compared).mean(dim=0) if complete else None
+        compared = []
+        for kind in self.config.neighbours_by:
+            if kind == "content" and content is not None:
+                compared.append(cosines(content))
+            elif kind == "words" and likeness is not None:
+                compared.append(likeness)
+            else:
+                return None
+        return torch.stack(compared).mean(dim=0) if compared else None
 
     @can_return_tuple
     def forward(

@@ -21,7 +21,7 @@ from torch import Tensor
 from ..evaluation.report import Block, Details, Section
 from ..evaluation.tables import Table
 from ..grouping_cobert import best_first
-from ..modeling_cobert import CoBertRecorder
+from ..outputs_cobert import CoBertRecorder
 from ..ranking.ranker import EncodedQuery, Ranker
 
 OFF = {"calibration": "calibration off", "group": "group off", "both": "both off"}

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ..modeling_cobert import CoBertForGroupwiseRanking, CoBertRecorder
+from ..modeling_cobert import CoBertForGroupwiseRanking
+from ..outputs_cobert import CoBertRecorder
 
 
 @contextmanager
