@@ -39,7 +39,7 @@ def test_the_whole_way(encoders, tmp_path, monkeypatch, capsys):
     assert (tmp_path / "outputs/demo/start-promising/seed-42/fold-5/model.safetensors").exists()
 
 
-def test_every_row_of_the_gains(encoders, tmp_path):
+def test_every_row_of_the_gains(encoders, tmp_path, caplog):
     options = GainsOptions(output=str(tmp_path), **encoders, k=6, max_length=64, max_steps=1, use_cpu=True)
     gains = gains_command.main(CollectionOptions("demo"), SplitOptions(), options)
     labels = [system.label for system in SYSTEMS]
@@ -47,6 +47,7 @@ def test_every_row_of_the_gains(encoders, tmp_path):
     assert len(gains.evaluations) == len(labels) + 5  # first stage, bi-encoder and three mixtures
     assert {evaluation.queries for evaluation in gains.evaluations.values()} == {50}
     assert {comparison.baseline for comparison in gains.comparisons} == {"Start: what is known, weights learned"}
+    assert f"row {len(SYSTEMS)} of {len(SYSTEMS)}, seed 42: {labels[-1]}" in caplog.text
     assert not list(tmp_path.rglob("checkpoint-*"))
     written = json.loads((tmp_path / "results.json").read_text())["validation"]
     assert list(gains.validation) == list(written) == labels

@@ -216,8 +216,11 @@ def measure_gains(collection: Collection, options: GainsOptions, splits: SplitOp
     }
     folders: dict[str, Path] = {}
     validation: dict[str, float] = {}
-    for system in options.systems:
-        trained = [train_system(rows, system, options, seed) for seed in options.seeds]
+    for number, system in enumerate(options.systems, start=1):
+        trained = []
+        for seed in options.seeds:
+            logger.info("row %d of %d, seed %d: %s", number, len(options.systems), seed, system.label)
+            trained.append(train_system(rows, system, options, seed))
         folders[system.label] = trained[0]
         found = validation_mean(trained)
         if found is not None:

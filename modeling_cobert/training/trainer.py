@@ -27,6 +27,8 @@ from .interruption import mark_complete, remove_older
 from .sampler import GroupSampler
 
 logger = logging.getLogger(__name__)
+# How far a training is, apart from its figures: whoever runs many of them may want this alone.
+progress_logger = logger.getChild("progress")
 
 
 class GroupTrainer(Trainer):
@@ -216,7 +218,7 @@ class _LineAMinute(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         if state.is_world_process_zero and time.monotonic() - self.last >= A_MINUTE:
             self.last = time.monotonic()
-            logger.info("step %d of %d, epoch %.2f", state.global_step, state.max_steps, state.epoch or 0)
+            progress_logger.info("step %d of %d, epoch %.2f", state.global_step, state.max_steps, state.epoch or 0)
 
 
 def _rank(ranker: Ranker, inputs: RowsInputs, query_id: str) -> tuple[dict[str, float], list[float]]:
