@@ -13,6 +13,8 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.initialization import no_init_weights
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
 
+from .configuration_cobert import CoBertConfig
+
 # Numbers of a config that nothing real comes near. Of what is counted (layers, labels, heads), things are made one by
 # one, some of them as soon as the config is read.
 MOST, MOST_COUNTED = 2**31, 100_000
@@ -28,7 +30,9 @@ def load_config(name: str | os.PathLike, **options):
         name (`str` or `os.PathLike`): folder or Hub id.
         options: `revision`, `cache_dir` and what else says where it is.
     """
-    check_config(name, **options)
+    content = check_config(name, **options)
+    if content.get("model_type") == CoBertConfig.model_type:  # which AutoConfig knows only where it was told
+        return CoBertConfig.from_pretrained(name, **options)
     return AutoConfig.from_pretrained(name, trust_remote_code=False, **options)
 
 

@@ -326,4 +326,7 @@ def _keep_rows(config: PreTrainedConfig, positions: int, token_types: int) -> No
     config.type_vocab_size = token_types
 
 
+# What is saved brings this file along, and names it as AutoConfig's.
+CoBertConfig.register_for_auto_class()
+
 __all__ = ["CoBertConfig"]

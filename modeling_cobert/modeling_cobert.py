@@ -541,4 +541,7 @@ def _check_shape(name: str, tensor: Tensor | None, axes: str, shape: Sequence[in
         raise ValueError(f"`{name}` must have the shape {axes} = ({sizes}), found {tuple(tensor.shape)}")
 
 
+# What is saved brings this file along, and names it as AutoModel's.
+CoBertForGroupwiseRanking.register_for_auto_class("AutoModel")
+
 __all__ = ["CoBertForGroupwiseRanking", "CoBertRankingOutput", "CoBertRecorder"]

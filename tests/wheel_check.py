@@ -17,6 +17,7 @@ import transformers
 from transformers import AutoModel, BertConfig, BertModel, BertTokenizer
 
 import modeling_cobert
+from modeling_cobert import CoBertForGroupwiseRanking
 
 WORDS = (
     "bees see light honey flower red blue green colour car road wheel drive fast slow the a of and in to sky".split()
@@ -120,6 +121,7 @@ def evaluate(model: Path, rows: Path, output: Path) -> dict[str, float]:
 
 def rerank_texts(model: Path) -> list[int]:
     loaded = AutoModel.from_pretrained(model)
+    assert isinstance(loaded, CoBertForGroupwiseRanking), "the installed package is what AutoModel loads"
     results = loaded.rerank(
         "how do bees see", ["honey of bees", "bees see blue light", {"title": "Car", "text": "fast"}]
     )
