@@ -4,7 +4,7 @@ import json
 import logging
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -59,8 +59,9 @@ class System:
 CHOICE = "nDCG@20"
 FIRST_STAGE, BI_ENCODER, MIXTURE = "First stage", "Bi-encoder", "First stage + bi-encoder, tuned"
 TWIN = System("start", "Start: what is known, weights learned", "neither", starts=True)
+POINTWISE = System("pointwise", "Pointwise (BERT-Base)", "neither")
 SYSTEMS = (
-    System("pointwise", "Pointwise (BERT-Base)", "neither"),
+    POINTWISE,
     System("calibrator", "Co-BERT, calibrator only", "calibrator"),
     System("scorer", "Co-BERT, scorer only", "scorer"),
     System("cobert", "Co-BERT, as in the paper", "full"),
@@ -170,7 +171,8 @@ class Gains:
     Args:
         rows ([`RowsFolder`]): what everything was measured on.
         evaluations (`dict[str, Evaluation]`): label to result, in the table's order; means over the seeds.
-        comparisons (`list[Comparison]`): of each row with the twin that has the same start and no context.
+        comparisons (`list[Comparison]`): of each row with the twins without context: the one that has the same start
+            and, where it is trained, the pointwise one.
         folders (`dict[str, Path]`): label of a trained row to the folder of its first seed's training.
         validation (`dict[str, float]`): label of a trained row to its nDCG@20 on the validation queries, the mean of
             its folds and seeds: what a row is to be chosen by.
@@ -190,7 +192,7 @@ class Gains:
             notes=["Choose a row by these: figures of the test queries would flatter what they have chosen."],
         )
         return [
-            results_table(self.evaluations, self.comparisons, [TWIN.label]),
+            results_table(self.evaluations, self.comparisons, twins(self.evaluations)),
             changes_table(self.comparisons, corrected=False),
             *([chosen] if self.validation else []),
         ]
@@ -226,7 +228,7 @@ def measure_gains(collection: Collection, options: GainsOptions, splits: SplitOp
         if found is not None:
             validation[system.label] = found
         runs[system.label] = [folder / ("run.trec" if rows.folds else "test.trec") for folder in trained]
-        if system.name == "pointwise":
+        if system is POINTWISE:
             runs |= {label: [path] for label, path in _pointwise_mixtures(rows, trained[0], output).items()}
     tested = set(read_run(runs[TWIN.label][0]))
     qrels = {query_id: grades for query_id, grades in rows.qrels.items() if query_id in tested}
@@ -234,7 +236,7 @@ def measure_gains(collection: Collection, options: GainsOptions, splits: SplitOp
         label: average([evaluate_run(qrels, _only(read_run(path), tested)) for path in paths])
         for label, paths in runs.items()
     }
-    comparisons = compare_runs(evaluations, [TWIN.label])
+    comparisons = compare_runs(evaluations, twins(evaluations))
     write_json(
         output / "results.json",
         {
@@ -247,6 +249,11 @@ def measure_gains(collection: Collection, options: GainsOptions, splits: SplitOp
         },
     )
     return Gains(rows, evaluations, comparisons, folders, validation)
+
+
+def twins(labels: Iterable[str]) -> list[str]:
+    """What the other rows of a table are measured against."""
+    return [system.label for system in (TWIN, POINTWISE) if system.label in labels]
 
 
 def prepare_rows(collection: Collection, options: GainsOptions, splits: SplitOptions | None = None) -> RowsFolder:
