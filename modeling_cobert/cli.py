@@ -151,7 +151,7 @@ def parse(name: str, module: ModuleType, argv: Sequence[str]) -> tuple:
     )
     if unknown:
         known = [f"--{option}" for option in _names(module)]
-        parser.error(f"unrecognized arguments: {visible(' '.join(unknown))}{_did_you_mean(unknown[0], known)}")
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{_did_you_mean(unknown[0], known)}")
     return tuple(parsed)
 
 
@@ -159,8 +159,13 @@ def build_parser(name: str, module: ModuleType) -> "HfArgumentParser":
     """The parser of a command; a module that has `configure` adds to it what dataclasses cannot say."""
     from transformers import HfArgumentParser
 
+    class Parser(HfArgumentParser):
+        def error(self, message: str) -> NoReturn:
+            # Not the usage, which is fifty options long here.
+            self.exit(2, f"error: {visible(message)} (`{self.prog} --help` explains the options)\n")
+
     # No abbreviations: a new option must not change what an old command means.
-    parser = HfArgumentParser(
+    parser = Parser(
         module.ARGUMENTS,
         prog=f"cobert {name}",
         description=module.__doc__,
