@@ -27,9 +27,9 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, BertTokenizer, HfArgumentParser
 
+from modeling_cobert.batches_cobert import default_batch_tokens, one_thread_a_batch
 from modeling_cobert.collections.collection import open_collection
-from modeling_cobert.data.selection import one_thread_a_batch
-from modeling_cobert.passages_cobert import cut_documents, default_batch_tokens
+from modeling_cobert.passages_cobert import cut_documents
 from modeling_cobert.retrieval.analysis import Analyzer
 from modeling_cobert.retrieval.first_stage import FirstStage, rank_all
 from modeling_cobert.retrieval.index import build_index
@@ -130,7 +130,6 @@ def measure(args: Arguments, selector: str) -> float:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     batch_tokens = args.batch_tokens or default_batch_tokens(device)
     threads = torch.get_num_threads()
-    workers = threads if device == "cpu" else 1  # as selection does: one thread a batch, as many batches as threads
     chooser = load_selector(selector, args.max_length, device)
     model = CrossEncoder(selector, max_length=args.max_length, device=device, model_kwargs={"dtype": "float32"})
 
@@ -140,7 +139,7 @@ def measure(args: Arguments, selector: str) -> float:
         with one_thread_a_batch():
             for query_id, query in queries.items():
                 candidates = [documents[doc_id] for doc_id in ranked[query_id]]
-                scores += chooser.score(query, candidates, batch_tokens, workers)
+                scores += chooser.score(query, candidates, batch_tokens)
         return [score for document in scores for score in document]
 
     def theirs() -> list[float]:

@@ -1,16 +1,14 @@
 # Copyright 2026 The Co-BERT authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Text -> words -> passages -> token ids -> padded batches, the same for ranking, selection and training."""
+"""Text -> words -> passages -> token rows, the same for ranking, selection and training."""
 
 import os
 import re
 from bisect import bisect_left
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 
 import torch
 from torch import Tensor
@@ -278,82 +276,6 @@ class PairTokenizer:
                 [0] * row.second + [1] * (len(row) - row.second) + [0] * (longest - len(row)) for row in rows
             ]
         return {name: torch.tensor(values, device=device) for name, values in batch.items()}
-
-
-def token_batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """
-    Positions in batches of at most `batch_tokens` tokens after padding, longest rows first, ties in given order.
-
-    A row longer than `batch_tokens` is a batch of its own.
-    """
-    if batch_tokens < 1:
-        raise ValueError(f"batch_tokens must be at least 1, got {batch_tokens}")
-    order = sorted(range(len(lengths)), key=lambda position: -lengths[position])
-    start = 0
-    while start < len(order):
-        count = max(1, batch_tokens // max(1, lengths[order[start]]))
-        yield order[start : start + count]
-        start += count
-
-
-def default_batch_tokens(device: torch.device | str) -> int:
-    """How many tokens a batch should have: on a CPU as many as stay in its cache, elsewhere 64 full rows."""
-    return 1024 if torch.device(device).type == "cpu" else 16384
-
-
-def map_rows(
-    rows: Sequence[TokenRow],
-    pairs: PairTokenizer,
-    function: Callable[..., Tensor],
-    device: torch.device | str,
-    batch_tokens: int,
-    advance: Callable[[int], object] | None = None,
-    workers: int = 1,
-) -> Tensor:
-    """
-    `function(**batch)` over all rows, each distinct row once, in token-bounded batches; results in the rows' order.
-
-    Args:
-        function (`Callable`): takes `input_ids`, `attention_mask` (and `token_type_ids`), gives one result a row.
-        advance (`Callable`, *optional*): called with the number of rows done after each batch, for a progress bar.
-        workers (`int`, *optional*, defaults to 1): how many batches are worked on at the same time, each in a Python
-            thread of its own; worth more than 1 on a CPU with `torch.set_num_threads(1)`.
-    """
-    distinct: dict[tuple, int] = {}
-    places = [distinct.setdefault((row.second, *row.ids), len(distinct)) for row in rows]
-    first = list(dict(zip(places, rows, strict=True)).values())
-    results: dict[int, Tensor] = {}
-    grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-
-    def run(batch: list[int]) -> tuple[list[int], Tensor]:
-        with torch.inference_mode(inference), torch.set_grad_enabled(grad):  # both are settings of a single thread
-            return batch, function(**pairs.pad([first[i] for i in batch], device))
-
-    batches = token_batches([len(row) for row in first], batch_tokens)
-    for batch, outputs in _map_in_threads(run, batches, workers):
-        for i, output in zip(batch, outputs, strict=True):
-            results[i] = output
-        if advance is not None:
-            advance(len(batch))
-    return torch.stack([results[place] for place in places])
-
-
-def _map_in_threads(function: Callable, items: Iterable, workers: int) -> Iterator:
-    """`map`, in order, with `workers` items in the works at the same time."""
-    if workers <= 1:
-        yield from map(function, items)
-        return
-    with ThreadPoolExecutor(workers) as pool:
-        items, running = iter(items), deque[Future]()
-        try:
-            for item in islice(items, 2 * workers):
-                running.append(pool.submit(function, item))
-            while running:
-                yield running.popleft().result()
-                running.extend(pool.submit(function, item) for item in islice(items, 1))
-        finally:
-            for future in running:
-                future.cancel()
 
 
 def _encodable(text: str) -> str:

@@ -17,15 +17,14 @@ from torch.nn import functional as F
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
+from .batches_cobert import default_batch_tokens, in_threads, map_rows, one_thread_a_batch
 from .grouping_cobert import BROKEN_MODEL, best_first, merge_spans, overlapping_spans, starting_scores
 from .passages_cobert import (
     CutDocument,
     PairTokenizer,
     TokenRow,
     check_tokenizer,
-    default_batch_tokens,
     load_tokenizer,
-    map_rows,
 )
 from .selection_cobert import (
     BiEncoderSelector,
@@ -163,7 +162,7 @@ def rerank(
     pairs = PairTokenizer(tokenizer, model.config.max_length)
     selector = selector if selector is not None else model.config.selector
     batch_tokens = default_batch_tokens(input_device(model)) if batch_tokens is None else batch_tokens
-    with _inference(model), _progress(show_progress_bar) as advance:
+    with _inference(model), one_thread_a_batch(), _progress(show_progress_bar) as advance:
         encoded = encode_list(model, pairs, query, documents, selector, batch_tokens, advance)
         scores = score_list(model, encoded, batch_tokens)
     for place, score in enumerate(scores):
@@ -190,7 +189,7 @@ def encode_list(
     if selector == "self":
         # Every passage is encoded anyway, so the chosen ones' vectors are at hand.
         passages = [pairs.pair(query_ids, d.tokens(i)) for d in cut for i in range(len(d.spans))]
-        vectors = map_rows(passages, pairs, model.encode, device, batch_tokens, advance)
+        vectors = map_rows(passages, pairs, model.encode, device, batch_tokens, advance, is_offloaded(model))
         best, relevance = best_passages(by_document(model.own_relevance(vectors).float().tolist(), cut))
         return EncodedList(
             vectors=vectors[_places(cut, best)], selector_scores=relevance, first_stage_scores=given, words=words
@@ -218,7 +217,9 @@ def encode_list(
 def encode_pairs(model, pairs: PairTokenizer, rows: Sequence[TokenRow], batch_tokens: int, advance=None) -> Tensor:
     """The vectors `(rows, hidden)` of query-passage pairs; zeros, at no cost, for a model where nothing reads them."""
     if model.config.reads_pairs:
-        return map_rows(rows, pairs, model.encode, input_device(model), batch_tokens, advance)
+        return map_rows(
+            rows, pairs, model.encode, input_device(model), batch_tokens, advance, alone=is_offloaded(model)
+        )
     if advance is not None:
         advance(len(rows))
     return torch.zeros(len(rows), model.config.hidden_size, dtype=model.dtype, device=input_device(model))
@@ -249,12 +250,19 @@ def input_device(model) -> torch.device:
     The device that a model's inputs belong on: where its weights are or, if accelerate keeps these in main memory or
     on a disk (`device_map`, `cpu_offload`, `disk_offload`), where it brings them to run.
     """
+    return next(_hook_devices(model), model.device)
+
+
+def is_offloaded(model) -> bool:
+    """Whether accelerate brings weights in and out as the model runs: then it can run but once at a time."""
+    return next(_hook_devices(model), None) is not None
+
+
+def _hook_devices(model) -> Iterator[torch.device]:
     for module in model.modules():
-        hook = getattr(module, "_hf_hook", None)
-        device = getattr(hook, "execution_device", None)
+        device = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
         if device is not None:
-            return torch.device(device)
-    return model.device
+            yield torch.device(device)
 
 
 def first_stage_scores(documents: Sequence[str | Mapping]) -> list[float] | None:
@@ -326,7 +334,11 @@ def calibrate_list(
     chosen = joined[places].unsqueeze(0)  # (1, m, hidden)
     relevance = model.own_relevance(encoded.vectors[places]).unsqueeze(0)  # (1, m)
     at_once = max(1, batch_tokens // (2 * len(prototypes)))
-    parts = [model.calibrate(chosen, part.unsqueeze(0), relevance=relevance) for part in joined.split(at_once)]
+
+    def calibrate(part: Tensor) -> tuple[Tensor, Tensor]:
+        return model.calibrate(chosen, part.unsqueeze(0), relevance=relevance)
+
+    parts = list(in_threads(calibrate, joined.split(at_once), joined.device, is_offloaded(model)))
     return torch.cat([part[0] for part, _ in parts]), parts[0][1][0].float().tolist()
 
 
@@ -353,25 +365,28 @@ def score_groups(
     if by_words and words is None:
         raise ValueError("this model compares the words of whole documents (neighbour_weight), which are not there")
 
-    def of_groups(values: Tensor | None) -> Tensor | None:
-        return None if values is None else values[places]
-
     longest = max(end - start for start, end in groups)
     at_once = max(1, batch_tokens // longest)
-    scores: list[list[float]] = []
-    for done in range(0, len(groups), at_once):
-        batch = groups[done : done + at_once]
+
+    def score(batch: Sequence[tuple[int, int]]) -> list[list[float]]:
         places = torch.tensor([[min(first + i, end - 1) for i in range(longest)] for first, end in batch])
         mask = torch.tensor([[int(first + i < end) for i in range(longest)] for first, end in batch])
         places, mask = places.to(vectors.device), mask.to(vectors.device)
+
+        def of_groups(values: Tensor | None) -> Tensor | None:
+            return None if values is None else values[places]
+
         likeness = None
         if by_words and words is not None:
             likeness = _likeness_of_groups(words, batch, longest).to(vectors.device)
         logits = model.score(
             vectors[places], mask, start=of_groups(start), content=of_groups(content), likeness=likeness
         )
-        scores += [row[: end - first] for row, (first, end) in zip(logits.float().tolist(), batch, strict=True)]
-    return scores
+        return [row[: end - first] for row, (first, end) in zip(logits.float().tolist(), batch, strict=True)]
+
+    batches = (groups[done : done + at_once] for done in range(0, len(groups), at_once))
+    scored = in_threads(score, batches, vectors.device, is_offloaded(model))
+    return [row for rows in scored for row in rows]
 
 
 def _likeness_of_groups(words: WordVectors, groups: Sequence[tuple[int, int]], longest: int) -> Tensor:

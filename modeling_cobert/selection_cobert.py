@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, AutoModelForSequenceClassification
 
+from .batches_cobert import map_rows
 from .checkpoint_cobert import check_weights, find_file, load_config, read_json
 from .grouping_cobert import best_first
 from .initialization_cobert import loading_faults, weights_that_are_none
@@ -20,7 +21,6 @@ from .passages_cobert import (
     TokenRow,
     cut_documents,
     load_tokenizer,
-    map_rows,
     split_terms,
 )
 
@@ -53,7 +53,6 @@ class Selector:
         query: str,
         documents: Sequence[CutDocument],
         batch_tokens: int,
-        workers: int = 1,
         advance: Callable[[int], object] | None = None,
     ) -> list[list[float]]:
         """
@@ -63,7 +62,6 @@ class Selector:
             query (`str`): the query.
             documents (`list[CutDocument]`): its candidates in first-stage order, as this selector's `cut` made them.
             batch_tokens (`int`): the most tokens of a batch, padding included.
-            workers (`int`, *optional*, defaults to 1): how many batches are worked on at the same time.
             advance (`Callable`, *optional*): called with a number of passages done, for a progress bar; equal ones
                 may be counted once.
         """
@@ -79,7 +77,7 @@ class LexicalSelector(Selector):
 
     kind = "lexical"
 
-    def score(self, query, documents, batch_tokens, workers=1, advance=None) -> list[list[float]]:
+    def score(self, query, documents, batch_tokens, advance=None) -> list[list[float]]:
         scores = counted_scores(query, [counts for document in documents for counts in document.term_counts])
         if advance is not None:
             advance(len(scores))
@@ -91,7 +89,7 @@ class FirstStageSelector(Selector):
 
     kind = "first-stage"
 
-    def score(self, query, documents, batch_tokens, workers=1, advance=None) -> list[list[float]]:
+    def score(self, query, documents, batch_tokens, advance=None) -> list[list[float]]:
         if advance is not None:
             advance(sum(len(document.spans) for document in documents))
         return [[float(-rank)] + [-math.inf] * (len(d.spans) - 1) for rank, d in enumerate(documents)]
@@ -107,19 +105,17 @@ class CrossEncoderSelector(Selector):
         super().__init__(PairTokenizer(tokenizer, max_length))
         self.model = model.eval()
 
-    def score(self, query, documents, batch_tokens, workers=1, advance=None) -> list[list[float]]:
+    def score(self, query, documents, batch_tokens, advance=None) -> list[list[float]]:
         query_ids = self.pairs.query(query)
         rows = [self.pairs.pair(query_ids, d.tokens(i)) for d in documents for i in range(len(d.spans))]
-        return by_document(self.score_rows(rows, batch_tokens, advance, workers), documents)
+        return by_document(self.score_rows(rows, batch_tokens, advance), documents)
 
     @torch.no_grad()
-    def score_rows(
-        self, rows: Sequence[TokenRow], batch_tokens: int, advance: Callable | None = None, workers: int = 1
-    ) -> list[float]:
+    def score_rows(self, rows: Sequence[TokenRow], batch_tokens: int, advance: Callable | None = None) -> list[float]:
         """The relevance logit of each query-passage row (of two labels, the second less the first)."""
         if not rows:
             return []
-        return map_rows(rows, self.pairs, self._relevance, self.model.device, batch_tokens, advance, workers).tolist()
+        return map_rows(rows, self.pairs, self._relevance, self.model.device, batch_tokens, advance).tolist()
 
     def to(self, device):
         self.model.to(device)
@@ -141,10 +137,10 @@ class BiEncoderSelector(Selector):
         self.model = model.eval()
         self.pooling = pooling
 
-    def score(self, query, documents, batch_tokens, workers=1, advance=None) -> list[list[float]]:
+    def score(self, query, documents, batch_tokens, advance=None) -> list[list[float]]:
         if not documents:
             return []
-        return self.score_embedded(query, documents, self.embed_passages(documents, batch_tokens, workers, advance))
+        return self.score_embedded(query, documents, self.embed_passages(documents, batch_tokens, advance))
 
     def score_embedded(self, query: str, documents: Sequence[CutDocument], passages: Tensor) -> list[list[float]]:
         """What [`score`] gives, from the vectors that [`embed_passages`] gave for the documents."""
@@ -152,21 +148,20 @@ class BiEncoderSelector(Selector):
         cosines = (passages * self.embed_query(query).to(passages.device)).sum(dim=-1)
         return by_document(cosines.tolist(), documents)
 
-    def embed_texts(self, texts: Sequence[str], batch_tokens: int, workers: int = 1) -> Tensor:
+    def embed_texts(self, texts: Sequence[str], batch_tokens: int) -> Tensor:
         """Unit vectors `(texts, hidden)` of passages that were chosen before, given as text."""
         rows = [self.pairs.single(text.ids) for text in self.pairs.tokenize(texts)]
-        return self.embed_rows(rows, batch_tokens, None, workers)
+        return self.embed_rows(rows, batch_tokens)
 
     def embed_passages(
         self,
         documents: Sequence[CutDocument],
         batch_tokens: int,
-        workers: int = 1,
         advance: Callable[[int], object] | None = None,
     ) -> Tensor:
         """Unit vectors `(passages, hidden)` of all passages, document by document."""
         rows = [self.pairs.single(d.tokens(i)) for d in documents for i in range(len(d.spans))]
-        return self.embed_rows(rows, batch_tokens, advance, workers)
+        return self.embed_rows(rows, batch_tokens, advance)
 
     def embed_query(self, query: str) -> Tensor:
         """A query's unit vector `(hidden,)`; one that would have to be cut is an error, as everywhere."""
@@ -174,11 +169,9 @@ class BiEncoderSelector(Selector):
         return self.embed_rows([row], batch_tokens=len(row))[0]
 
     @torch.no_grad()
-    def embed_rows(
-        self, rows: Sequence[TokenRow], batch_tokens: int, advance: Callable | None = None, workers: int = 1
-    ) -> Tensor:
+    def embed_rows(self, rows: Sequence[TokenRow], batch_tokens: int, advance: Callable | None = None) -> Tensor:
         """Unit vectors `(rows, hidden)`."""
-        return map_rows(rows, self.pairs, self._embed, self.model.device, batch_tokens, advance, workers)
+        return map_rows(rows, self.pairs, self._embed, self.model.device, batch_tokens, advance)
 
     def to(self, device):
         self.model.to(device)
@@ -199,7 +192,6 @@ def choose_passages(
     query: str,
     documents: Sequence[CutDocument],
     batch_tokens: int,
-    workers: int = 1,
     advance: Callable[[int], object] | None = None,
 ) -> tuple[list[int], list[float]]:
     """
@@ -209,7 +201,7 @@ def choose_passages(
         selector ([`Selector`]): what scores the passages.
         query (`str`): the query.
         documents (`list[CutDocument]`): its candidates in first-stage order, as the selector's `cut` made them.
-        batch_tokens, workers, advance: as in [`Selector.score`].
+        batch_tokens, advance: as in [`Selector.score`].
 
     Example:
 
@@ -221,7 +213,7 @@ def choose_passages(
     [1, 0]
     ```
     """
-    return best_passages(selector.score(query, documents, batch_tokens, workers, advance))
+    return best_passages(selector.score(query, documents, batch_tokens, advance))
 
 
 def best_passages(scores: Sequence[Sequence[float]]) -> tuple[list[int], list[float]]:

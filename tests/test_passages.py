@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modeling_cobert.passages_cobert import PairTokenizer, TokenRow, map_rows, split_document, token_batches
+from modeling_cobert.passages_cobert import PairTokenizer, split_document
 
 LONG = (
     "Bees see the light, and the flower! Honey-car blue   green\tfast xyz [SEP] slow\n\nred of road wheel drive in a"
@@ -106,28 +106,6 @@ def test_special_tokens_in_text_are_plain_text(pairs, tokenizer):
         tokenizer.cls_token_id,
         tokenizer.mask_token_id,
     }
-
-
-@given(st.lists(st.integers(1, 30), max_size=40), st.integers(1, 100))
-def test_batches_are_bounded_and_complete(lengths, batch_tokens):
-    batches = list(token_batches(lengths, batch_tokens))
-    assert sorted(position for batch in batches for position in batch) == list(range(len(lengths)))
-    for batch in batches:
-        longest = max(lengths[position] for position in batch)
-        assert len(batch) == 1 or longest * len(batch) <= batch_tokens
-
-
-def test_each_distinct_row_is_computed_once(pairs):
-    rows = [TokenRow([2, 5, 3], 3), TokenRow([2, 6, 7, 3], 2), TokenRow([2, 5, 3], 3), TokenRow([2, 5, 3], 1)]
-    seen, done = [], []
-
-    def function(input_ids, attention_mask, token_type_ids):
-        seen.extend(zip(input_ids.tolist(), token_type_ids.tolist(), strict=True))
-        return (input_ids * attention_mask).sum(dim=1) + 100 * token_type_ids.sum(dim=1)
-
-    result = map_rows(rows, pairs, function, "cpu", batch_tokens=8, advance=done.append)
-    assert result.tolist() == [10, 18 + 200, 10, 10 + 200]
-    assert len(seen) == 3 and sum(done) == 3
 
 
 def test_a_tokenizer_that_is_no_bert():

@@ -142,7 +142,7 @@ def test_one_interface(kind, selectors):
     scores = selector.score("bees see colour", documents, 64, advance=done.append)
     assert [len(of_document) for of_document in scores] == [len(document.spans) for document in documents]
     assert sum(done) == sum(map(len, scores))  # no two passages are equal here
-    again = selector.score("bees see colour", documents, 1, workers=2)
+    again = selector.score("bees see colour", documents, 1)
     for one, other in zip(scores, again, strict=True):
         assert one == pytest.approx(other, abs=1e-5)
     best, chosen = choose_passages(selector, "bees see colour", documents, 64)

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from ..batches_cobert import default_batch_tokens
 from ..collections.collection import Collection
 from ..collections.trec import read_run
 from ..data.candidates import CutOptions
 from ..data.selection import SelectionOptions, check_length, read_selected, select_passages
 from ..grouping_cobert import best_first, overlapping_spans
-from ..passages_cobert import default_batch_tokens
 from ..selection_cobert import CrossEncoderSelector, load_selector
 from ..steps.folders import claim_folder, claims_end, read_settings, write_settings
 from ..steps.hashing import json_sha256, model_sha256

@@ -3,7 +3,8 @@
     cobert gains --collection data/cranfield --encoder CROSS_ENCODER --bi_encoder BI_ENCODER --output gains/cranfield
 
 All rows share passages, encoder, data and budget; significance is against the twins without context: the one that has
-the same starting scores and, where that row is trained, the pointwise one. Killed at any point, the same command goes on. A minute's look:
+the same starting scores and, where that row is trained, the pointwise one. Killed at any point, the same command goes
+on. A minute's look:
 
     cobert gains --collection demo --encoder CROSS_ENCODER --bi_encoder BI_ENCODER --k 20 --max_steps 5 --output look
 """

@@ -3,8 +3,7 @@
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -12,9 +11,10 @@ import pyarrow as pa
 import torch
 from accelerate import PartialState
 
+from ..batches_cobert import default_batch_tokens, one_thread_a_batch
 from ..checkpoint_cobert import load_config
 from ..collections.collection import Collection
-from ..passages_cobert import CutDocument, PairTokenizer, default_batch_tokens, load_tokenizer
+from ..passages_cobert import CutDocument, PairTokenizer, load_tokenizer
 from ..selection_cobert import (
     BUILT_IN,
     BiEncoderSelector,
@@ -173,20 +173,6 @@ def count_selected(shards: QueryShards, candidates: Candidates) -> dict:
     }
 
 
-@contextmanager
-def one_thread_a_batch() -> Iterator[None]:
-    """
-    On a CPU the last bits of a sum depend on how many threads share it, so a batch gets one, and there are as many
-    batches at the same time as torch has threads: equal bytes on every machine that launches us, and faster too.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def check_selector(options: SelectionOptions) -> None:
     """What can be known to be wrong with the selector, from its config alone: before any work, and before weights."""
     if options.selector == "self":
@@ -247,7 +233,6 @@ class _Selection:
         given = options.batch_tokens
         self.batch_tokens = default_batch_tokens(state.device) if given is None else given
         self.selector = load_chosen_selector(options, state.device)
-        self.workers = torch.get_num_threads() if state.device.type == "cpu" else 1
         query_ids = list(self.candidates.queries)
         self.shards = shards_of(output, query_ids, options.shard_queries, options.keep_texts)
         self.documents: dict[str, CutDocument] = {}
@@ -294,7 +279,7 @@ class _Selection:
 
     def _embed(self, selector: BiEncoderSelector) -> None:
         doc_ids = sorted({doc_id for scores in self.candidates.ranked.values() for doc_id in scores})
-        stored = StoredPassages(selector, doc_ids, self.output / "vectors", self.batch_tokens, self.workers)
+        stored = StoredPassages(selector, doc_ids, self.output / "vectors", self.batch_tokens)
         with progress_bar(desc="Embedding", unit="documents", total=len(doc_ids), show=self.progress) as bar:
             stored.embed(self._cut, self.state, bar.update)
         self.stored = stored
@@ -321,7 +306,7 @@ class _Selection:
         if self.stored is not None:
             scores = self.stored.score(query, doc_ids, documents)
         else:
-            scores = self.selector.score(query, documents, self.batch_tokens, self.workers)
+            scores = self.selector.score(query, documents, self.batch_tokens)
         best, best_scores = best_passages(scores)
         advance(len(doc_ids))
         row = {

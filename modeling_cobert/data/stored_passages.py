@@ -25,13 +25,10 @@ class StoredPassages:
         doc_ids (`list[str]`): all documents.
         folder (`Path`): where the files are.
         batch_tokens (`int`): the most tokens of a batch.
-        workers (`int`, *optional*, defaults to 1): how many batches are worked on at the same time.
     """
 
-    def __init__(
-        self, selector: BiEncoderSelector, doc_ids: Sequence[str], folder: Path, batch_tokens: int, workers: int = 1
-    ):
-        self.selector, self.batch_tokens, self.workers = selector, batch_tokens, workers
+    def __init__(self, selector: BiEncoderSelector, doc_ids: Sequence[str], folder: Path, batch_tokens: int):
+        self.selector, self.batch_tokens = selector, batch_tokens
         self.files = [doc_ids[start : start + DOCUMENTS_A_FILE] for start in range(0, len(doc_ids), DOCUMENTS_A_FILE)]
         self.paths = [Path(folder) / f"{number:05d}.safetensors" for number in range(len(self.files))]
         self.places = {d: (number, i) for number, ids in enumerate(self.files) for i, d in enumerate(ids)}
@@ -45,7 +42,7 @@ class StoredPassages:
         def make(number: int) -> None:
             found = cut(self.files[number])
             documents = [found[doc_id] for doc_id in self.files[number]]
-            vectors = self.selector.embed_passages(documents, self.batch_tokens, self.workers)
+            vectors = self.selector.embed_passages(documents, self.batch_tokens)
             pairs = self.selector.pairs
             room = pairs.max_length - len(pairs.prefix) - len(pairs.suffix)
             long = [sum(d.num_tokens(i) > room for i in range(len(d.spans))) for d in documents]

@@ -81,7 +81,8 @@ class RankerOptions:
         metadata={"help": "The most tokens of a batch, padding included; by default 16384, or 1024 on a CPU."},
     )
     threads: int | None = field(
-        default=None, metadata={"help": "Threads of each process on a CPU; equal threads, equal bytes."}
+        default=None,
+        metadata={"help": "Threads of each process on a CPU: so many batches are worked on at the same time."},
     )
     dtype: str = field(
         default="float32",

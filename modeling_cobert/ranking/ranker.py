@@ -10,11 +10,12 @@ import torch
 from accelerate import PartialState
 from torch import Tensor
 
+from ..batches_cobert import default_batch_tokens, one_thread_a_batch
 from ..data.groups import Grouping, GroupOptions
 from ..data.selection import selector_sha256
 from ..grouping_cobert import merge_spans
 from ..modeling_cobert import CoBertForGroupwiseRanking
-from ..passages_cobert import PairTokenizer, default_batch_tokens
+from ..passages_cobert import PairTokenizer
 from ..reranking_cobert import (
     EncodedList,
     calibrate_list,
@@ -189,8 +190,9 @@ class Ranker:
 
 def rank_query(ranker: Ranker, inputs: Inputs, query_id: str, advance: Callable | None = None) -> dict[str, float]:
     """One query's documents, best first, with scores that fall strictly: see [`strict_scores`]."""
-    encoded = inputs.encode(ranker, query_id, advance)
-    return strict_scores(encoded.doc_ids, ranker.score(encoded))
+    with one_thread_a_batch():
+        encoded = inputs.encode(ranker, query_id, advance)
+        return strict_scores(encoded.doc_ids, ranker.score(encoded))
 
 
 def rerank_queries(
@@ -203,9 +205,9 @@ def rerank_queries(
     """
     Re-ranks every query of the inputs; done before, or in part, it goes on.
 
-    Each query is worked on by one process alone, in batches of its own, so that its scores do not depend on how many
-    processes there are, nor on what was done before a kill, as long as they have equally many threads: another number
-    may change the last digit of a sum. What is done lies in `output/.parts`, a file a query.
+    Each query is worked on by one process alone, in batches of its own, each on one thread, so that its scores do not
+    depend on how many processes and threads there are, nor on what was done before a kill. What is done lies in
+    `output/.parts`, a file a query.
 
     Args:
         ranker ([`Ranker`]): the model.

@@ -10,8 +10,9 @@ import torch
 from accelerate import PartialState
 from torch import Tensor
 
+from ..batches_cobert import default_batch_tokens, map_rows
 from ..modeling_cobert import CoBertForGroupwiseRanking
-from ..passages_cobert import PairTokenizer, default_batch_tokens, map_rows
+from ..passages_cobert import PairTokenizer
 from ..selection_cobert import BiEncoderSelector
 from ..steps.blocks import BlockFile, write_blocks
 from ..steps.hashing import Fingerprint, config_sha256

@@ -14,6 +14,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, speed_metrics
 
+from ..batches_cobert import one_thread_a_batch
 from ..evaluation.measures import DEFAULT_MEASURES, measure_run, parse_measures
 from ..loss_cobert import IGNORE, distillation_loss, ranking_loss
 from ..ranking.inputs import RowsInputs
@@ -85,7 +86,8 @@ class GroupTrainer(Trainer):
         training = model.training
         ranker = Ranker.wrap(model)
         mine = list(inputs.query_ids)[self.args.process_index :: self.args.world_size]
-        found = {query_id: _rank(ranker, inputs, query_id) for query_id in mine}
+        with one_thread_a_batch():
+            found = {query_id: _rank(ranker, inputs, query_id) for query_id in mine}
         if self.args.world_size > 1:
             found = {query_id: result for part in gather_object([found]) for query_id, result in part.items()}
         model.train(training)
