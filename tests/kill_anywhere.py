@@ -21,8 +21,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-FOLDER = Path(tempfile.mkdtemp(prefix="kill-anywhere-"))
 if __name__ == "__main__":  # before the first import of datasets: its cache is ours alone, and as old as the search
+    FOLDER = Path(tempfile.mkdtemp(prefix="kill-anywhere-"))
     os.environ.update(HF_HOME=str(FOLDER / "hf"), OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", MKL_CBWR="AUTO,STRICT")
     os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
