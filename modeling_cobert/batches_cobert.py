@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
-from threading import Lock
+from threading import Lock, local
 
 import torch
 from torch import Tensor
@@ -16,9 +16,10 @@ from .passages_cobert import PairTokenizer, TokenRow
 
 
 class _Threads:
-    """How many threads torch had before [`one_thread_a_batch`], and how many callers are inside of it."""
+    """How many threads torch had before [`one_thread_a_batch`], how many callers are inside, and of each caller how
+    deep it is, and how many threads it is owed since it left while others were inside."""
 
-    lock, before, inside = Lock(), 1, 0
+    lock, before, inside, here = Lock(), 1, 0, local()
 
 
 @contextmanager
@@ -29,17 +30,28 @@ def one_thread_a_batch() -> Iterator[int]:
     On a CPU the last bits of a sum depend on how many threads share it: with one a batch, equal batches give equal
     bytes on any number of threads. It is faster too, since no thread waits for the slower one after each product.
     """
+    # The number is the caller's own for some of torch's libraries and everybody's for others. So only the last one
+    # who leaves may set it back, and one who left before has a single thread until it has been here again.
+    here = _Threads.here
     with _Threads.lock:
+        depth = getattr(here, "depth", 0)
         if not _Threads.inside:
-            _Threads.before = torch.get_num_threads()
-        _Threads.inside += 1
-        torch.set_num_threads(1)
+            now = torch.get_num_threads()
+            _Threads.before = getattr(here, "owed", 1) if now == 1 else now
+        if not depth:
+            _Threads.inside += 1
+            torch.set_num_threads(1)
+        here.depth = depth + 1
     try:
         yield _Threads.before
     finally:
         with _Threads.lock:
-            _Threads.inside -= 1
-            torch.set_num_threads(_Threads.before)
+            here.depth = depth
+            if not depth:
+                _Threads.inside -= 1
+                here.owed = _Threads.before if _Threads.inside else 1
+                if not _Threads.inside:
+                    torch.set_num_threads(_Threads.before)
 
 
 def in_threads(function: Callable, items: Iterable, device: torch.device | str, alone: bool = False) -> Iterator:

@@ -124,11 +124,11 @@ class CoBertConfig(PreTrainedConfig):
     overlap_merge: Literal["max", "mean", "first", "last"] = "max"
     selector: str = "lexical"
     loss: Literal["pointwise", "listwise", "ranknet", "lambda", "approx_ndcg"] = "pointwise"
-    starting_weights: list[float] | None = None
+    starting_weights: list[float | int] | None = None
     learn_starting_weights: bool = True
-    feedback_weight: float = 0.0
+    feedback_weight: float | int = 0.0
     content_size: int = 0
-    neighbour_weight: float = 0.0
+    neighbour_weight: float | int = 0.0
     neighbour_likeness: Literal["content", "words", "both"] | None = None
     neighbour_voters: Literal["all", "promising"] = "all"
     pad_token_id: int | None = 0
@@ -228,6 +228,12 @@ class CoBertConfig(PreTrainedConfig):
             raise ValueError(
                 f"`num_prototypes` must be at most {MOST_PROTOTYPES}, got {self.num_prototypes}: every group has a "
                 "place for each."
+            )
+        positions = self.scorer_config.max_position_embeddings
+        if self.use_scorer and self.scorer_positions and positions != self.group_size:
+            raise ValueError(
+                f"the scorer has positions for groups of {positions}, got `group_size={self.group_size}`: leave it as "
+                "it was trained, or set `scorer_positions=False`."
             )
         if self.use_calibrator and self.num_prototypes < 1:
             raise ValueError(

@@ -3,7 +3,7 @@
 """A ranked list <-> overlapping groups and prototypes: pure functions on positions and scores, no model, no text."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 # What to do where a model gave a score that is none.
 BROKEN_MODEL = "the model's weights are damaged or, in half precision, its numbers too large: load it in float32"
@@ -137,6 +137,21 @@ def best_first(scores: Sequence[float], limit: int | None = None) -> list[int]:
             )
     order = sorted(range(len(scores)), key=lambda position: -scores[position])
     return order if limit is None else order[:limit]
+
+
+def first_alike(keys: Iterable[Hashable]) -> list[int]:
+    """
+    For each key the position of the first one that equals it.
+
+    Example:
+
+    ```python
+    >>> first_alike("abca")
+    [0, 1, 2, 0]
+    ```
+    """
+    firsts: dict[Hashable, int] = {}
+    return [firsts.setdefault(key, position) for position, key in enumerate(keys)]
 
 
 def standardize(scores: Sequence[float]) -> list[float]:

@@ -3,6 +3,7 @@
 """The Co-BERT model: encode -> calibrate -> score, and the head over them."""
 
 import math
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,6 +64,7 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
     _no_split_modules = ["BertEmbeddings", "BertLayer"]
 
     def __init__(self, config: CoBertConfig):
+        config.validate()  # again: fields may have been set since it was made, as from_pretrained(.., field=..) does
         super().__init__(config)
         hidden = config.hidden_size
         self.encoder = BertModel(config.encoder_config, add_pooling_layer=config.encoder_pooling == "pooler")
@@ -435,7 +437,9 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
     def remember_source(self, name_or_path, **hub_options) -> None:
         """Where `rerank` and `save_pretrained` look for the tokenizer: beside the weights, same revision and cache."""
         given = {name: value for name, value in hub_options.items() if value is not None}
-        self.text_side.source = (str(name_or_path), given)
+        # A folder stays where it is, wherever the process goes.
+        name = os.path.abspath(name_or_path) if os.path.isdir(name_or_path) else str(name_or_path)
+        self.text_side.source = (name, given)
 
     def find_tokenizer(self):
         """The tokenizer that was set (`model.tokenizer = ...`), or the one beside this model's checkpoint."""

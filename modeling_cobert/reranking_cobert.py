@@ -3,12 +3,11 @@
 """Text in, ranking out: cut, select, encode every distinct pair once, calibrate, score in groups, rank."""
 
 import math
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
-from numbers import Integral
+from numbers import Integral, Real
 from threading import Lock
 
 import torch
@@ -18,7 +17,14 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from .batches_cobert import default_batch_tokens, in_threads, map_rows, one_thread_a_batch
-from .grouping_cobert import BROKEN_MODEL, best_first, merge_spans, overlapping_spans, starting_scores
+from .grouping_cobert import (
+    BROKEN_MODEL,
+    best_first,
+    first_alike,
+    merge_spans,
+    overlapping_spans,
+    starting_scores,
+)
 from .passages_cobert import (
     CutDocument,
     PairTokenizer,
@@ -190,7 +196,10 @@ def encode_list(
         # Every passage is encoded anyway, so the chosen ones' vectors are at hand.
         passages = [pairs.pair(query_ids, d.tokens(i)) for d in cut for i in range(len(d.spans))]
         vectors = map_rows(passages, pairs, model.encode, device, batch_tokens, advance, is_offloaded(model))
-        best, relevance = best_passages(by_document(model.own_relevance(vectors).float().tolist(), cut))
+        # Equal passages have equal vectors, but a product of matrices rounds by where a row stands.
+        logits = model.own_relevance(vectors).float().tolist()
+        logits = [logits[place] for place in first_alike((row.second, *row.ids) for row in passages)]
+        best, relevance = best_passages(by_document(logits, cut))
         return EncodedList(
             vectors=vectors[_places(cut, best)], selector_scores=relevance, first_stage_scores=given, words=words
         )
@@ -272,11 +281,15 @@ def first_stage_scores(documents: Sequence[str | Mapping]) -> list[float] | None
         return None
     found = []
     for place, score in enumerate(scores):
-        if isinstance(score, bool) or not isinstance(score, int | float) or not abs(score) <= sys.float_info.max:
+        try:
+            number = float(score) if isinstance(score, Real) and not isinstance(score, bool) else math.nan
+        except OverflowError:  # a whole number with hundreds of digits
+            number = math.inf
+        if not math.isfinite(number):
             raise ValueError(
                 f"document {place} has the score {score!r}: give all documents a finite first-stage score, or none"
             )
-        found.append(float(score))
+        found.append(number)
     return found
 
 
@@ -286,8 +299,7 @@ def score_list(model, encoded: EncodedList, batch_tokens: int = 16384) -> list[f
     groups = overlapping_spans(len(encoded.vectors), config.group_size, config.group_overlap)
     prototypes = best_first(encoded.selector_scores, model.num_prototypes)
     calibrated, _ = calibrate_list(model, encoded, prototypes, batch_tokens)
-    start = start_list(model, encoded)
-    logits = score_groups(model, calibrated, groups, batch_tokens, start, encoded.content, encoded.words)
+    logits = score_groups(model, encoded, calibrated, groups, batch_tokens)
     return merge_spans(groups, logits, config.overlap_merge)
 
 
@@ -343,50 +355,69 @@ def calibrate_list(
 
 
 def score_groups(
-    model,
-    vectors: Tensor,
-    groups: Sequence[tuple[int, int]],
-    batch_tokens: int = 16384,
-    start: Tensor | None = None,
-    content: Tensor | None = None,
-    words: WordVectors | None = None,
+    model, encoded: EncodedList, calibrated: Tensor, groups: Sequence[tuple[int, int]], batch_tokens: int = 16384
 ) -> list[list[float]]:
     """
-    The logits for groups of a list: one list a group, one logit a document.
+    The logits for groups of a list: one list a group, one logit a document; equal ones for equal documents of a group.
 
     Args:
-        vectors (`torch.Tensor` of shape `(documents, hidden)`): the list, calibrated.
+        encoded ([`EncodedList`]): the candidates.
+        calibrated (`torch.Tensor` of shape `(documents, hidden)`): what [`calibrate_list`] made of them.
         groups (`list[tuple[int, int]]`): the groups' first places and ends.
-        start (`torch.Tensor` of shape `(documents,)`, *optional*): what [`start_list`] gave for the list.
-        content (`torch.Tensor` of shape `(documents, content_size)`, *optional*): what the passages are about.
-        words ([`~words_cobert.WordVectors`], *optional*): of the list's whole documents.
     """
-    by_words = "words" in model.config.neighbours_by
+    config, words, device = model.config, encoded.words, calibrated.device
+    by_words = "words" in config.neighbours_by
     if by_words and words is None:
         raise ValueError("this model compares the words of whole documents (neighbour_weight), which are not there")
 
-    longest = max(end - start for start, end in groups)
+    start, alike = start_list(model, encoded), _seen_alike(model, encoded)
+    longest = max(end - first for first, end in groups)
     at_once = max(1, batch_tokens // longest)
 
     def score(batch: Sequence[tuple[int, int]]) -> list[list[float]]:
         places = torch.tensor([[min(first + i, end - 1) for i in range(longest)] for first, end in batch])
         mask = torch.tensor([[int(first + i < end) for i in range(longest)] for first, end in batch])
-        places, mask = places.to(vectors.device), mask.to(vectors.device)
+        places, mask = places.to(device), mask.to(device)
 
         def of_groups(values: Tensor | None) -> Tensor | None:
             return None if values is None else values[places]
 
         likeness = None
         if by_words and words is not None:
-            likeness = _likeness_of_groups(words, batch, longest).to(vectors.device)
+            likeness = _likeness_of_groups(words, batch, longest).to(device)
         logits = model.score(
-            vectors[places], mask, start=of_groups(start), content=of_groups(content), likeness=likeness
+            calibrated[places], mask, start=of_groups(start), content=of_groups(encoded.content), likeness=likeness
         )
-        return [row[: end - first] for row, (first, end) in zip(logits.float().tolist(), batch, strict=True)]
+        return [
+            [row[place] for place in first_alike(alike[first:end])]
+            for row, (first, end) in zip(logits.float().tolist(), batch, strict=True)
+        ]
 
     batches = (groups[done : done + at_once] for done in range(0, len(groups), at_once))
-    scored = in_threads(score, batches, vectors.device, is_offloaded(model))
+    scored = in_threads(score, batches, device, is_offloaded(model))
     return [row for rows in scored for row in rows]
+
+
+def _seen_alike(model, encoded: EncodedList) -> list[int]:
+    """
+    A number for each document, the same for those between which the model sees no difference: products of matrices
+    round by where a row stands, and would rank these.
+    """
+    config, count = model.config, len(encoded.vectors)
+    if config.scorer_positions or config.mark_overlap:
+        return list(range(count))  # there it makes a difference where a document stands
+    keys: list[Iterable] = [
+        [row.tobytes() for row in part.float().cpu().numpy()]
+        for part, is_read in ((encoded.vectors, config.reads_pairs), (encoded.content, config.content_size))
+        if is_read and part is not None
+    ]
+    if model.start is not None:
+        _, *counted = model.start.counted
+        known = starting_scores(encoded.selector_scores, encoded.first_stage_scores)
+        keys.append([tuple(score for score, used in zip(of_one, counted, strict=True) if used) for of_one in known])
+    if encoded.words is not None:
+        keys.append(encoded.words.keys())
+    return first_alike(zip(*keys, strict=True))
 
 
 def _likeness_of_groups(words: WordVectors, groups: Sequence[tuple[int, int]], longest: int) -> Tensor:
@@ -399,9 +430,12 @@ def _check_inputs(query: str, documents, top_k: int | None, batch_tokens: int | 
     """The documents as a list; what cannot be ranked is an error before any work."""
     if not isinstance(query, str):
         raise TypeError(f"a query must be a string, not {type(query).__name__}")
+    if not query.strip():
+        raise ValueError("the query is empty: there is nothing to rank by")
     if isinstance(documents, str | bytes | Mapping):
         raise TypeError(f"documents must be a list of documents, not one {type(documents).__name__}")
-    if not isinstance(documents, Iterable):
+    # Going through a table would give the names of its columns.
+    if not isinstance(documents, Iterable) or hasattr(documents, "columns"):
         raise TypeError(f"documents must be a list of documents, not {type(documents).__name__}")
     for name, number in (("top_k", top_k), ("batch_tokens", batch_tokens)):
         if number is not None and not isinstance(number, Integral):

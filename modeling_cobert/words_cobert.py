@@ -47,18 +47,18 @@ class WordVectors:
         end = self.count if end is None else end
         inside = (self.documents >= start) & (self.documents < end)
         documents, columns, values = self.documents[inside] - start, self.columns[inside], self.values[inside]
-        own = torch.zeros(end - start).index_add(0, documents, values.square())
+        own = torch.zeros(end - start, dtype=values.dtype).index_add(0, documents, values.square())
         # Words of one document alone, which are most, say nothing of two; without them the product is a fraction.
         shared = torch.bincount(columns, minlength=len(self.words)) > 1
         kept, places = shared[columns], shared.cumsum(0) - 1
-        rows = torch.zeros(end - start, int(shared.sum()))
+        rows = torch.zeros(end - start, int(shared.sum()), dtype=values.dtype)
         rows[documents[kept], places[columns[kept]]] = values[kept]
         return (rows @ rows.T).diagonal_scatter(own)
 
     def votes(self, shares: Tensor) -> Tensor:
         """`likeness() @ shares`, `(documents,)` -> `(documents,)`, without the square matrix: a list may be long."""
         votes = self.values * self._centre(shares)[self.columns]
-        return torch.zeros(self.count).index_add(0, self.documents, votes).to(shares.device)
+        return torch.zeros(self.count, dtype=votes.dtype).index_add(0, self.documents, votes).to(shares.device)
 
     def shared(self, place: int, shares: Tensor, limit: int = 5) -> list[str]:
         """The words by which a document's vote comes about, those that count most first."""
@@ -66,6 +66,13 @@ class WordVectors:
         columns, votes = self.columns[own], self.values[own] * self._centre(shares)[self.columns[own]]
         order = votes.argsort(descending=True, stable=True)[:limit]
         return [self.words[int(columns[i])] for i in order if votes[i] > 0]
+
+    def keys(self) -> list[bytes]:
+        """One for each document; equal ones have the same words, each as often."""
+        order = self.documents.argsort(stable=True)
+        numbers = torch.stack((self.columns.double(), self.values.double()), dim=1)[order]
+        ends = torch.bincount(self.documents, minlength=self.count).cumsum(0)[:-1]
+        return [part.numpy().tobytes() for part in numbers.tensor_split(ends)]
 
     def take(self, places: Sequence[int]) -> "WordVectors":
         """Those of some documents, in this order."""
@@ -76,7 +83,7 @@ class WordVectors:
 
     def _centre(self, shares: Tensor) -> Tensor:
         votes = self.values * shares.float().cpu()[self.documents]
-        return torch.zeros(len(self.words)).index_add(0, self.columns, votes)
+        return torch.zeros(len(self.words), dtype=votes.dtype).index_add(0, self.columns, votes)
 
 
 def word_vectors(texts: Sequence[str], count: Callable[[str], Counter] = count_words) -> WordVectors:

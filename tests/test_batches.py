@@ -1,6 +1,8 @@
 """Batches: bounded, complete, each distinct row once; several at the same time on a CPU, with the bytes of one."""
 
+import random
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import tiny
@@ -117,3 +119,33 @@ def test_the_number_of_threads_changes_no_bit(tmp_path, three_threads):
         assert {number for number, _ in at_work} == {1}
         assert (len({thread for _, thread in at_work}) == 1) == (threads == 1)
     assert found[0] == found[1] == found[2]
+
+
+def test_whoever_ranks_at_the_same_time_changes_no_bit(tmp_path, three_threads):
+    """One that is done first must not give its threads back while others still rank."""
+    model = tiny.model(selector="self")
+    model.tokenizer = tiny.tokenizer(tmp_path)
+    jobs = [[" ".join(random.Random(i * 99 + j).choices(tiny.WORDS, k=12)) for j in range(20 + i)] for i in range(8)]
+    alone = [model.rerank("bees see", documents) for documents in jobs]
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(15):
+            assert list(pool.map(lambda documents: model.rerank("bees see", documents), jobs)) == alone
+
+
+def test_one_who_leaves_first_has_its_threads_back_the_next_time(three_threads):
+    inside, may_leave = threading.Event(), threading.Event()
+
+    def stay():
+        with one_thread_a_batch():
+            inside.set()
+            may_leave.wait(30)
+
+    other = threading.Thread(target=stay)
+    with one_thread_a_batch() as before:
+        other.start()
+        assert inside.wait(30) and before == 3
+    may_leave.set()
+    other.join()
+    with one_thread_a_batch() as again:
+        assert again == 3
+    assert torch.get_num_threads() == 3

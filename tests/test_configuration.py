@@ -104,3 +104,9 @@ def test_what_is_refused(fields, message):
 def test_what_a_variant_does_not_use_is_not_checked():
     assert tiny.config(use_calibrator=False, num_prototypes=0, calibrator_config=WIDER).num_prototypes == 0
     assert tiny.config(use_scorer=False, scorer_config=WIDER, selector="self").selector == "self"
+
+
+def test_whole_numbers_are_numbers():
+    config = tiny.config(starting_weights=[1, 0, 0], feedback_weight=1, neighbour_weight=1)
+    assert type(config).from_dict(config.to_dict()).starting_weights == [1, 0, 0]
+    assert tiny.model(starting_weights=[1, 0, 0]).start.weight.tolist() == [1.0, 0.0, 0.0]

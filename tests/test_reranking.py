@@ -5,6 +5,7 @@ import json
 import math
 import random
 
+import numpy
 import pytest
 import tiny
 import torch
@@ -144,7 +145,6 @@ def test_odd_lists(fields, tokenizer):
     (alone,) = model.rerank(QUERY, ["bees see"])
     assert alone["corpus_id"] == 0
     assert len(model.rerank(QUERY, ["", "   ", "\n"])) == 3
-    assert len(model.rerank("", ["bees", ""])) == 2
     odd = [
         "\x00\u200b",
         "🐝 bees \ud83d",
@@ -169,6 +169,36 @@ def test_duplicates_are_each_ranked(tokenizer):
     torch.nn.init.zeros_(model.classifier.weight)  # an exact tie keeps the given order
     assert [r["corpus_id"] for r in model.rerank(QUERY, texts(9))] == list(range(9))
     assert model.rerank(QUERY, iter(["bees", "car"])) == model.rerank(QUERY, ("bees", "car"))
+
+
+KNOWN = {"starting_weights": [1, 0.5, 0], "feedback_weight": 0.5, "neighbour_weight": 0.2}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [*(fields for name, fields in tiny.VARIANTS.items() if name != "release"), {"selector": "self"}, KNOWN],
+)
+def test_equal_documents_keep_the_given_order(fields, tokenizer):
+    """Wherever in its group a document stands: products of matrices round by that, and must not tell them apart."""
+    model = make(tokenizer, **fields)
+    for seed in range(20):
+        other = texts(4, longest=9, seed=seed)
+        documents = [other[i] for i in (0, 1, 2, 0, 3, 0)]
+        found = [result for result in model.rerank(QUERY, documents) if result["corpus_id"] in (0, 3, 5)]
+        assert [result["corpus_id"] for result in found] == [0, 3, 5]
+        assert len({result["score"] for result in found}) == 1
+
+
+def test_documents_differ_by_what_the_model_reads_of_them(tokenizer):
+    """Equal passages of documents with other first-stage scores, or other words, are not the same."""
+    model = make(tokenizer, starting_weights=[1, 0, 0.5])
+    scores = [result["score"] for result in model.rerank(QUERY, [{"text": "bees", "score": s} for s in (1, 3, 2)])]
+    assert scores == sorted(set(scores), reverse=True) and len(scores) == 3
+    model = make(tokenizer, **KNOWN, passage_words=2, passage_overlap=0, selector="first-stage")
+    endings = ["red car", "the bees see the flower", "red car"]
+    ranking = model.rerank(QUERY, [f"bees see {words}" for words in endings])
+    by_place = {result["corpus_id"]: result["score"] for result in ranking}
+    assert by_place[1] != by_place[0] or by_place[1] != by_place[2]
 
 
 def test_ten_thousand_documents(tokenizer):
@@ -219,6 +249,64 @@ def test_errors(tokenizer):
     torch.nn.init.constant_(model.classifier.weight, float("nan"))
     with pytest.raises(ValueError, match="not a number"):
         model.rerank(QUERY, ["car", "bees"])
+
+
+def test_an_empty_query_and_a_table_are_refused(tokenizer):
+    model = make(tokenizer)
+    for query in ("", " \n"):
+        with pytest.raises(ValueError, match="the query is empty"):
+            model.rerank(query, ["bees"])
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"title": ["a", "b"], "text": ["bees", "cars"]})
+    with pytest.raises(TypeError, match="documents must be a list of documents, not DataFrame"):
+        model.rerank(QUERY, table)
+    assert len(model.rerank(QUERY, table["text"])) == 2
+    assert len(model.rerank(QUERY, table.to_dict("records"))) == 2
+
+
+def test_scores_may_be_numbers_of_numpy(tokenizer):
+    model = make(tokenizer, starting_weights=[1, 0, 1])
+    plain = model.rerank(QUERY, [{"text": t, "score": float(i)} for i, t in enumerate(("bees", "car", "sky"))])
+    for kind in (numpy.float32, numpy.float64, numpy.int64):
+        scored = [{"text": t, "score": kind(i)} for i, t in enumerate(("bees", "car", "sky"))]
+        assert model.rerank(QUERY, scored) == plain
+    with pytest.raises(ValueError, match="document 0 has the score .*finite"):
+        model.rerank(QUERY, [{"text": "bees", "score": numpy.float32("nan")}])
+
+
+def test_a_folder_is_found_from_wherever_the_process_goes(tmp_path, monkeypatch):
+    tiny.checkpoint(tmp_path / "model")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    model = CoBertForGroupwiseRanking.from_pretrained("model")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert len(model.rerank(QUERY, ["bees"])) == 1
+
+
+def test_words_are_compared_whatever_the_default_dtype(tokenizer):
+    model = make(tokenizer, **KNOWN)
+    before = model.rerank(QUERY, texts(5))
+    torch.set_default_dtype(torch.float64)
+    try:
+        after = model.rerank(QUERY, texts(5))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert [result["corpus_id"] for result in after] == [result["corpus_id"] for result in before]
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"num_prototypes": 0}, "at least one prototype"),
+        ({"max_length": 500, "passage_words": 300}, "encoder's 64 positions, got 500"),
+        ({"group_size": 1}, "overlap of 2 with groups of 1"),
+        ({"scorer_positions": True, "group_size": 7, "group_overlap": 0}, "has positions for groups of"),
+    ],
+)
+def test_fields_given_at_loading_are_checked(options, message, tmp_path):
+    tiny.checkpoint(tmp_path, group_size=5, group_overlap=2)
+    with pytest.raises(Exception, match=f"(?s){message}"):
+        CoBertForGroupwiseRanking.from_pretrained(tmp_path, **options)
 
 
 def test_a_model_in_training_stays_in_training_and_ranks_without_dropout(tokenizer):

@@ -155,8 +155,7 @@ class Ranker:
     ) -> list[list[float]]:
         """The model's logits: one list a group (the query's own by default), one logit a document of it."""
         groups = encoded.groups if groups is None else groups
-        start = start_list(self.model, encoded)
-        return score_groups(self.model, calibrated, groups, self.batch_tokens, start, encoded.content, encoded.words)
+        return score_groups(self.model, encoded, calibrated, groups, self.batch_tokens)
 
     def score_list(
         self, encoded: EncodedQuery, calibrated: Tensor, groups: Sequence[tuple[int, int]] | None = None
