@@ -22,12 +22,21 @@ def pairs(tmp_path_factory) -> PairTokenizer:
 @pytest.fixture
 def three_threads():
     """As on a machine with three cores; set back, and looked at, in the end."""
+    yield from threads_of_torch(3)
+
+
+@pytest.fixture
+def four_threads():
+    yield from threads_of_torch(4)
+
+
+def threads_of_torch(count: int):
     before = torch.get_num_threads()
-    torch.set_num_threads(3)
+    torch.set_num_threads(count)
     yield
     after = torch.get_num_threads()
     torch.set_num_threads(before)
-    assert after == 3
+    assert after == count
 
 
 @given(st.lists(st.integers(1, 30), max_size=40), st.integers(1, 100))
@@ -117,11 +126,11 @@ def test_the_number_of_threads_changes_no_bit(tmp_path, three_threads):
         found.append(model.rerank("bees see", documents, batch_tokens=256))
         assert torch.get_num_threads() == threads
         assert {number for number, _ in at_work} == {1}
-        assert (len({thread for _, thread in at_work}) == 1) == (threads == 1)
+        assert threads > 1 or len({thread for _, thread in at_work}) == 1
     assert found[0] == found[1] == found[2]
 
 
-def test_whoever_ranks_at_the_same_time_changes_no_bit(tmp_path, three_threads):
+def test_whoever_ranks_at_the_same_time_changes_no_bit(tmp_path, four_threads):
     """One that is done first must not give its threads back while others still rank."""
     model = tiny.model(selector="self")
     model.tokenizer = tiny.tokenizer(tmp_path)
