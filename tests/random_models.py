@@ -54,7 +54,8 @@ class Case:
                 pairs.query(query)
             except ValueError:
                 continue
-            return query, documents
+            if query.strip():
+                return query, documents
 
 
 class Sandbox:
