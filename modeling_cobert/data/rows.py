@@ -239,7 +239,10 @@ def build_rows(
     }
     with atomic_open(output / "README.md") as file:
         file.write(dataset_card(settings, counts))
-    return write_settings(output, settings, counts)  # last: it is the mark that all is done
+    files = [split_file(split) for split in plan.splits]
+    files += [name for name, there in (("qrels.trec", qrels), ("folds.json", plan.folds)) if there]
+    # last: it is the mark that all is done
+    return write_settings(output, settings, counts, [output / name for name in files])
 
 
 def _settings(selection: Mapping, options: SplitOptions, plan: SplitPlan, qrels: Mapping) -> dict:

@@ -32,7 +32,6 @@ from ..steps.folders import (
     check_writable,
     claim_folder,
     claims_end,
-    read_settings,
     write_settings,
 )
 from .arguments import CoBertTrainingArguments, DataOptions, ModelOptions, TeacherOptions
@@ -41,13 +40,15 @@ from .checks import check_resumable, check_space, state_named
 from .frozen import ContentVectors, FrozenVectors, NoVectors
 from .gradient_cache import encoder_in_chunks
 from .initial import check_sources, in_fold, initial_model, source_name, text_files_sha256, variant_of
-from .interruption import Interruption, best_checkpoint, last_complete_checkpoint, remove_older
+from .interruption import ANEW, Interruption, best_checkpoint, last_complete_checkpoint, remove_older
 from .teacher import read_teacher, teacher_settings
 from .trainer import GroupTrainer
 
 logger = logging.getLogger(__name__)
 
 RUN, VALIDATION_RUN, RESULTS = "test.trec", "validation.trec", "results.json"
+# What a finished training must have. Checkpoints may be removed then, and a card is there to be edited.
+KEPT = ("*.json", "*.safetensors", "*.trec")
 CURE = (
     "Test it on others; with --fold all, start every fold from its own model ('{fold}' in --encoder or --checkpoint "
     "stands for the fold's number)."
@@ -250,11 +251,11 @@ class SplitTraining:
     def run(self) -> dict:
         """Trains and tests, goes on where it was interrupted, or returns the results that are there."""
         PartialState().wait_for_everyone()
-        done = read_settings(self.folder)["counts"] if (self.folder / SETTINGS).exists() else None
+        done = check_folder(self.folder, self.settings)
         PartialState().wait_for_everyone()  # nobody claims before all have looked
         if done is not None:
             logger.warning("%s: done before", self.folder)
-            return done
+            return done["counts"]
         set_seed(self.args.seed)
         model = initial_model(self.model_options, self.rows.settings, self.group_options, self.number)
         self._check_model(model)
@@ -279,7 +280,8 @@ class SplitTraining:
             trainer.push_to_hub()
         PartialState().wait_for_everyone()
         if self.main_process:
-            write_settings(self.folder, self.settings, results)  # last: it is the mark that all is done
+            files = (path for kind in KEPT for path in sorted(self.folder.glob(kind)) if path.name != SETTINGS)
+            write_settings(self.folder, self.settings, results, files)  # last: it is the mark that all is done
         return results
 
     def _check_model(self, model) -> None:
@@ -354,7 +356,10 @@ class SplitTraining:
             return given
         found = last_complete_checkpoint(self.folder) if self.main_process else None
         if found is not None and self.main_process:  # a kill may have come before this was done
-            remove_older(found, self.args.save_total_limit, best_checkpoint(found))
+            best = best_checkpoint(found)
+            if self.args.load_best_model_at_end and best is not None and not Path(best).is_dir():
+                raise ValueError(f"{found}: the best one before it, {best}, is not there any more: {ANEW}")
+            remove_older(found, self.args.save_total_limit, best)
         PartialState().wait_for_everyone()  # what was half written is gone now
         found = found if self.main_process else last_complete_checkpoint(self.folder)
         if found is not None and not Path(found, SCHEDULER_NAME).exists():
