@@ -1,4 +1,4 @@
-"""What rows and their settings must be: checked where a folder is opened, since edited ones would give wrong figures."""
+"""What rows and settings must be: checked where a folder is opened, since edited ones would give wrong figures."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -8,9 +8,9 @@ import pyarrow.compute as pc
 
 from ..steps.folders import SETTINGS
 
-# What is read of the settings: kind, and the least number.
-_TEXT, _SWITCH = (str, None, "a text"), (bool, None, "true or false")
-_KINDS = {
+# What is read of the settings: kind, the least number, and both in words.
+_TEXT, _SWITCH = (str, 0, "a text"), (bool, 0, "true or false")
+_KINDS: dict[str, tuple[type, int, str]] = {
     "collection": _TEXT,
     "first_stage": _TEXT,
     "selector": _TEXT,
@@ -31,7 +31,8 @@ def check_settings(folder: Path, settings: Mapping) -> None:
                 continue
             raise ValueError(f"{folder / SETTINGS}: {name!r} is missing: {_ANEW}")
         value = settings[name]
-        if type(value) is not kind or (least is not None and value < least):
+        fits = type(value) is kind  # a bool is an int too
+        if not fits or (kind is int and value < least):
             raise ValueError(f"{folder / SETTINGS}: {name!r} must be {wanted}, not {value!r}: {_ANEW}")
     counts = settings["counts"]
     if not isinstance(counts, dict) or not isinstance(counts.get("skipped", {}), dict):

@@ -41,6 +41,7 @@ from .frozen import ContentVectors, FrozenVectors, NoVectors
 from .gradient_cache import encoder_in_chunks
 from .initial import check_sources, in_fold, initial_model, source_name, text_files_sha256, variant_of
 from .interruption import ANEW, Interruption, best_checkpoint, last_complete_checkpoint, remove_older
+from .plan import plan_trainings
 from .teacher import read_teacher, teacher_settings
 from .trainer import GroupTrainer
 
@@ -110,23 +111,6 @@ def train(
         summary = summarize([job.folder for job in jobs], results, rows, output)
     PartialState().wait_for_everyone()
     return summary if summary is not None else json.loads((output / RESULTS).read_text(encoding="utf-8"))
-
-
-def plan_trainings(rows: RowsFolder, options: DataOptions, output: Path) -> list[tuple[int | None, Fold, Path]]:
-    """The number (if it is one of several), queries and folder of every training."""
-    if options.fold is None:
-        if "train" not in rows.splits:
-            raise ValueError(
-                f"{rows.folder}: no split 'train' (but {', '.join(rows.splits)}): give --fold 1 or --fold all"
-            )
-        return [(None, Fold(*(rows.splits.get(name, ()) for name in ("train", "validation", "test"))), output)]
-    if not rows.folds:
-        raise ValueError(f"{rows.folder}: there are no folds: leave out --fold")
-    count = len(rows.folds)
-    if options.fold != "all" and not 1 <= int(options.fold) <= count:
-        raise ValueError(f"--fold {options.fold}: {rows.folder} has folds 1 to {count}")
-    numbers = range(1, count + 1) if options.fold == "all" else [int(options.fold)]
-    return [(number, rows.folds[number - 1], output / f"fold-{number}") for number in numbers]
 
 
 @dataclass
@@ -227,6 +211,7 @@ class SplitTraining:
                 raise ValueError("--train_rows is for training the encoder: leave it out with --freeze_encoder")
             self.train_rows.dataset(self.split.train)  # raises where a query has no row
         check_sources(self.model_options, self.number)
+        self._check_vectors()
         _ = self.teacher  # raises where its run does not fit
         refuse_seen(self.settings["seen"], self.rows.name, self.split.test, str(self.folder), CURE)
         if self.main_process:
@@ -246,6 +231,12 @@ class SplitTraining:
                 f"there is nothing to select by, {there}: give --eval_strategy no and --load_best_model_at_end "
                 "False, or rows with a split 'validation' and its judgments"
             )
+
+    def _check_vectors(self) -> None:
+        """Vectors have a folder of their own: what lies among the files of a step is nobody's."""
+        folder = self.args.vectors_dir
+        if folder is not None and (Path(folder, SETTINGS).exists() or Path(folder).resolve() == self.folder.resolve()):
+            raise ValueError(f"--vectors_dir {folder}: is the folder of another step, or of this one: give a new one")
 
     @claims_end()
     def run(self) -> dict:
@@ -289,6 +280,10 @@ class SplitTraining:
         options = self.group_options.of_model(model.config)
         if model.num_prototypes and not (options.num_prototypes and options.prototypes != "none"):
             raise ValueError("without prototypes no calibrator can be trained: leave out --prototypes none")
+        if self.args.vectors_dir is not None and not (self.args.freeze_encoder or model.config.content_size):
+            raise ValueError(
+                "--vectors_dir is where --freeze_encoder and --content keep vectors: leave it out, or give one of them"
+            )
         if (model.config.content_size or model.config.reads_words) and self.train_rows is not None:
             raise ValueError(
                 "--train_rows has other passages than --rows, whose content or words are read: leave out one of them"

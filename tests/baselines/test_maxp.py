@@ -59,7 +59,7 @@ def folders(small, tmp_path_factory):
 
 def test_lost_files_are_made_anew(small, folders, tmp_path):
     shutil.copytree(folders, tmp_path / "maxp")
-    lost = [path for path in (tmp_path / "maxp").rglob("*.parquet")][::2]
+    lost = sorted((tmp_path / "maxp").rglob("*.parquet"))[::2]
     lost += [tmp_path / "maxp" / "train" / "folds.json", tmp_path / "maxp" / "test" / "qrels.trec"]
     whole = {path: path.read_bytes() for path in lost}
     for path in lost:

@@ -146,8 +146,10 @@ def test_a_damaged_checkpoint_is_no_checkpoint(
         shutil.rmtree(path.parent)
     train_command.main(*arguments(**options))
     fault = "missing" if how == "lost" else "not as it was written"
-    assert not path.parent.is_dir() or f"checkpoint-24 is damaged, {name} is {fault}: it is removed" in caplog.text or (
-        name == "trainer_state.json"
+    assert (
+        not path.parent.is_dir()
+        or f"checkpoint-24 is damaged, {name} is {fault}: it is removed" in caplog.text
+        or (name == "trainer_state.json")
     )
     assert_same(uninterrupted, tmp_path / "out")
 
