@@ -154,6 +154,25 @@ def test_a_damaged_checkpoint_is_no_checkpoint(
     assert_same(uninterrupted, tmp_path / "out")
 
 
+@pytest.mark.parametrize(
+    "name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "model.safetensors", "trainer_state.json", "config.json"]
+)
+def test_damage_in_a_checkpoint_without_a_list_names_the_checkpoint(arguments, options, tmp_path, monkeypatch, name):
+    with monkeypatch.context() as patch:
+        patch.setattr(SplitTraining, "_test", lambda *a: (_ for _ in ()).throw(MemoryError))
+        with pytest.raises(MemoryError):
+            train_command.main(*arguments(**options | {"save_total_limit": 3}))
+    shutil.rmtree(tmp_path / "out" / "checkpoint-24")  # so that there are steps to go
+    checkpoint = tmp_path / "out" / "checkpoint-16"
+    note = json.loads((checkpoint / COMPLETE).read_text())
+    del note["made"]
+    (checkpoint / COMPLETE).write_text(json.dumps(note))
+    path = checkpoint / name
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(ValueError, match="checkpoint-16.*: remove that folder, and the training goes on from"):
+        train_command.main(*arguments(**options | {"save_total_limit": 3}))
+
+
 def test_a_checkpoint_that_is_named_must_be_whole_and_so_must_the_best_one(arguments, options, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(SplitTraining, "_test", lambda *a: (_ for _ in ()).throw(MemoryError))
