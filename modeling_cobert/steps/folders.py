@@ -83,14 +83,23 @@ def claim_folder(folder: str | os.PathLike, settings: Mapping) -> dict | None:
         if done is None and not (folder / SETTINGS).exists():
             write_settings(folder, settings, None)
         elif done is None and _is_main_process():
-            for path in missing_files(folder, _read(folder)[1]):
-                logger.warning("%s: not there any more: it is made anew", path)
+            _begin_again(folder)
     except BaseException:
         _forget(folder)
         raise
     if done is not None:
         _release(folder)
     return done
+
+
+def _begin_again(folder: Path) -> None:
+    """A finished step that has lost files becomes one that was begun."""
+    known, made = _read(folder)
+    missing = missing_files(folder, made)
+    for path in missing:
+        logger.warning("%s: not there any more: it is made anew", path)
+    if missing:
+        write_settings(folder, {key: value for key, value in known.items() if key != "counts"}, None)
 
 
 def check_folder(folder: str | os.PathLike, settings: Mapping) -> dict | None:
