@@ -70,7 +70,9 @@ class Troubles:
         """Exit code 1, and one line that names a file or folder and is no defect of ours."""
         lines = [line for line in outcome.err.splitlines() if line.startswith("error: ")]
         faults = [] if outcome.code == 1 and len(lines) == 1 else [f"exit code {outcome.code}: {outcome.err[-300:]}"]
-        if lines and (DEFECT in lines[0] or not any(name in lines[0] for name in (command.output, "/hf/", "mine"))):
+        if lines and (
+            DEFECT in lines[0] or not any(name in lines[0] for name in (command.output, "prepared", "/hf/", "mine"))
+        ):
             faults.append(f"a line that names no file: {lines[0]}")
         self.note(what, faults + self.half_written(folder / command.output))
 

@@ -143,12 +143,47 @@ def test_max_length_beyond_the_encoder(rows, folder, encoder, tmp_path, refuse):
         ("num_train_epochs", "nan", "--num_train_epochs nan trains nothing"),
         ("per_device_train_batch_size", 0, "--per_device_train_batch_size must be at least 1, got 0"),
         ("gradient_accumulation_steps", 0, "--gradient_accumulation_steps must be at least 1, got 0"),
-        ("learning_rate", -0.1, "--learning_rate must be a finite number that is not negative, got -0.1"),
+        ("learning_rate", -0.1, "--learning_rate must be from 0 to 1, got -0.1"),
+        ("learning_rate", 1e30, "--learning_rate must be from 0 to 1, got 1e+30"),
+        ("max_steps", 0, "--max_steps 0 trains nothing: give a number above 0, or leave it out"),
     ],
 )
 def test_numbers_that_train_nothing(rows, encoder, tmp_path, refuse, option, value, message):
     assert message in refuse(*training(rows, encoder, tmp_path / "out", f"--{option}={value}"))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--label_smoothing_factor", 0.1], "--label_smoothing_factor is for classes"),
+        (["--report_to", "clearml"], "--report_to clearml: not installed: pip install clearml, or leave it out"),
+        (["--do_train", "False"], "--do_train False: this command trains; cobert eval measures a model"),
+        (["--variant", "neither", "--scorer", "x"], "--variant neither has no scorer: leave out --scorer, or"),
+        (["--variant", "scorer", "--calibrator", "x"], "--variant scorer has no calibrator: leave out --calibrator"),
+        (["--vectors_dir", "vectors"], "--vectors_dir is where --freeze_encoder and --content keep vectors: leave it"),
+    ],
+)
+def test_options_that_nothing_reads(rows, encoder, tmp_path, refuse, monkeypatch, options, message):
+    monkeypatch.chdir(tmp_path)
+    assert message in refuse(*training(rows, encoder, tmp_path / "out", *options))
+    assert not (tmp_path / "out").exists() and not (tmp_path / "vectors").exists()
+
+
+def test_vectors_have_a_folder_of_their_own(rows, encoder, tmp_path, refuse):
+    for folder in (rows, tmp_path / "out"):
+        command = training(rows, encoder, tmp_path / "out", "--freeze_encoder", "--vectors_dir", folder)
+        assert f"--vectors_dir {folder}: is the folder of another step, or of this one" in refuse(*command)
+    assert not (tmp_path / "out").exists()
+
+
+def test_rows_that_nothing_can_be_trained_on(encoder, tmp_path, refuse):
+    path = make_rows(tmp_path / "rows") / "settings.json"
+    settings = json.loads(path.read_text())
+    path.write_text(json.dumps(settings | {"splits": ["test"]}))
+    for more in ([], ["--fold", 1], ["--fold", "all"]):
+        said = refuse(*training(tmp_path / "rows", encoder, tmp_path / "out", *more))
+        assert "neither folds nor a split 'train' (but test), so there is nothing to train on: make rows with" in said
 
 
 # --- a refused command leaves nothing behind, and the corrected one works

@@ -1,5 +1,6 @@
 """Tiny models, tokenizers and batches, all sizes different from each other so that no swapped axis passes by luck."""
 
+import json
 import string
 from pathlib import Path
 
@@ -119,3 +120,10 @@ def batch(m: int = M, n: int = N, groups: int = BATCH, tokens: int = TOKENS, see
         "document_mask": document_mask,
         "labels": labels,
     }
+
+
+def forget_files(folder: Path) -> None:
+    """Makes a finished folder one of an earlier version, which did not list what it had made."""
+    settings = json.loads((folder / "settings.json").read_text())
+    del settings["made"]
+    (folder / "settings.json").write_text(json.dumps(settings))

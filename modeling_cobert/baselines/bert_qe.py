@@ -229,7 +229,7 @@ def score_expansions(
         with progress_bar(desc="Expanding", unit="chunks", total=total, show=show) as bar:
             work.shards.fill(lambda query_id: work.score(query_id, bar.update), state)
         if state.is_main_process:
-            write_settings(work.folder, settings, work.counts())
+            write_settings(work.folder, settings, work.counts(), work.shards.paths)
     state.wait_for_everyone()
     return read_settings(work.folder, STEP, MADE_BY, FORMAT)
 

@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 STEP = "bert-qe-result"
 ALPHAS = tuple(i / 10 for i in range(11))
 RELEVANCE = ("logit", "probability")
+PHASE1_RUN, RUN, RESULTS = "phase1.trec", "run.trec", "results.json"
 
 
 @dataclass(frozen=True)
@@ -143,9 +144,11 @@ def run_bert_qe(
         },
     }
     with state.main_process_first():
-        if claim_folder(output / "result", settings) is None:
-            write_settings(output / "result", settings, _weigh(qrels, output / "result", parts, tuning))
-    return json.loads((output / "result" / "results.json").read_text(encoding="utf-8"))
+        folder = output / "result"
+        if claim_folder(folder, settings) is None:
+            results = _weigh(qrels, folder, parts, tuning)
+            write_settings(folder, settings, results, [folder / name for name in (PHASE1_RUN, RUN, RESULTS)])
+    return json.loads((folder / RESULTS).read_text(encoding="utf-8"))
 
 
 def _plan(
@@ -206,9 +209,9 @@ def _weigh(
         "validation": validation,
         "measures": {name: evaluate_run(judged, one, DEFAULT_MEASURES).means for name, one in runs.items()},
     }
-    write_run(folder / "phase1.trec", runs["phase1"], "maxp")
-    write_run(folder / "run.trec", runs["bert_qe"], "bert-qe")
-    write_json(folder / "results.json", results)
+    write_run(folder / PHASE1_RUN, runs["phase1"], "maxp")
+    write_run(folder / RUN, runs["bert_qe"], "bert-qe")
+    write_json(folder / RESULTS, results)
     return results
 
 

@@ -143,7 +143,8 @@ class _Passages:
             if state.is_main_process:
                 counts = count_selected(self.shards, self.candidates)
                 # Each passage is a pair of its own here, however many its document has.
-                write_settings(self.output, settings, {**counts, "pair_passages": counts["pairs"]})
+                counts["pair_passages"] = counts["pairs"]
+                write_settings(self.output, settings, counts, self.shards.paths)
         state.wait_for_everyone()
 
     def _row(self, query_id: str, advance: Callable) -> dict:

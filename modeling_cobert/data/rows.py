@@ -23,6 +23,7 @@ from ..steps.files import atomic_open
 from ..steps.folders import SETTINGS, claim_folder, claims_end, read_settings, write_settings
 from ..steps.hashing import file_sha256, json_sha256
 from ..steps.shards import PARQUET, QueryShards, read_parquet
+from .row_checks import check_query_ids, check_rows, check_settings
 from .rows_card import dataset_card, split_file
 from .selection import FORMAT as SELECTION_FORMAT
 from .selection import MADE_BY as SELECTION_MADE_BY
@@ -116,7 +117,7 @@ class RowsFolder:
         files = [str((self.folder / split_file(split)).resolve()) for split in self.splits]
         checked = ParquetFragmentScanOptions(page_checksum_verification=True)
         try:
-            return datasets.Dataset.from_parquet(
+            found = datasets.Dataset.from_parquet(
                 files, fragment_scan_options=checked, config_name=f"rows-{json_sha256(self.files_sha256)[:32]}"
             )
         except (datasets.exceptions.DatasetGenerationError, OSError) as error:
@@ -126,6 +127,8 @@ class RowsFolder:
                     reason.filename = str(datasets.config.HF_DATASETS_CACHE)
                 raise reason from None  # the system's own, such as a full disk
             raise ValueError(f"{self.folder}: one of its parquet files is damaged ({reason}): make it anew") from error
+        check_rows(self.folder, found.data.table, by_passage="chosen_by" in self.settings)
+        return found
 
     @cached_property
     def _places(self) -> dict[str, int]:
@@ -168,11 +171,13 @@ def load_rows(folder: str | os.PathLike) -> RowsFolder:
     folder = Path(folder)
     settings = read_settings(folder, STEP, MADE_BY, FORMAT)
     schema = with_texts(SCHEMA, keeps_texts(settings))
+    check_settings(folder, settings)
     _check_splits(folder, settings)
     splits = {
         split: tuple(read_parquet(folder / split_file(split), schema, ["query_id"])["query_id"].to_pylist())
         for split in settings["splits"]
     }
+    check_query_ids(folder, splits)
     folds = folder / "folds.json"
     return RowsFolder(folder, settings, splits, read_folds(folds) if folds.exists() else None)
 
@@ -239,7 +244,10 @@ def build_rows(
     }
     with atomic_open(output / "README.md") as file:
         file.write(dataset_card(settings, counts))
-    return write_settings(output, settings, counts)  # last: it is the mark that all is done
+    files = [split_file(split) for split in plan.splits]
+    files += [name for name, there in (("qrels.trec", qrels), ("folds.json", plan.folds)) if there]
+    # last: it is the mark that all is done
+    return write_settings(output, settings, counts, [output / name for name in files])
 
 
 def _settings(selection: Mapping, options: SplitOptions, plan: SplitPlan, qrels: Mapping) -> dict:

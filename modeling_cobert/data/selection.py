@@ -124,7 +124,7 @@ def select_passages(
         if state.is_main_process:
             counts = count_selected(work.shards, candidates)
             shutil.rmtree(Path(output) / "vectors", ignore_errors=True)  # nothing needs them once every query is done
-            write_settings(output, settings, counts)
+            write_settings(output, settings, counts, work.shards.paths)
     state.wait_for_everyone()
     return read_settings(output, STEP, MADE_BY, FORMAT)
 

@@ -274,6 +274,7 @@ def prepare_rows(collection: Collection, options: GainsOptions, splits: SplitOpt
 def train_system(rows: RowsFolder, system: System, options: GainsOptions, seed: int) -> Path:
     """Trains one row with one seed, on all folds where there are any; returns its folder."""
     folder = Path(options.output) / system.name / f"seed-{seed}"
+    content = system.near in ("content", "both")
     model = ModelOptions(
         encoder=options.encoder,
         variant=system.variant,
@@ -281,7 +282,7 @@ def train_system(rows: RowsFolder, system: System, options: GainsOptions, seed: 
         max_length=options.max_length,
         starting_weights=(options.starting_weights or known_weights(options.encoder)) if system.starts else None,
         feedback_weight=options.feedback_weight if system.words else None,
-        content=system.near in ("content", "both"),
+        content=content,
         neighbour_weight=None if system.near is None else options.neighbour_weight,
         neighbour_likeness=system.near,
         neighbour_voters=system.voters,
@@ -295,7 +296,7 @@ def train_system(rows: RowsFolder, system: System, options: GainsOptions, seed: 
         context_learning_rate=options.context_learning_rate,
         start_learning_rate=options.start_learning_rate,
         freeze_encoder=not options.train_encoder,
-        vectors_dir=str(Path(options.output) / "vectors"),
+        vectors_dir=None if options.train_encoder and not content else str(Path(options.output) / "vectors"),
         save_total_limit=1,
         metric_for_best_model=options.select_by,
         use_cpu=options.use_cpu,

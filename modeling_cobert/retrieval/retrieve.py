@@ -90,7 +90,8 @@ def retrieve_to_folder(
         return finished
     run = _rank(collection, stage, analyzer, queries, k)
     write_run(folder / RUN, run, stage.options.first_stage)
-    return write_settings(folder, settings, {"queries": len(run), "lines": sum(map(len, run.values()))})
+    counts = {"queries": len(run), "lines": sum(map(len, run.values()))}
+    return write_settings(folder, settings, counts, [folder / RUN])
 
 
 def _searchable(

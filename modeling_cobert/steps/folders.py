@@ -1,6 +1,7 @@
 """A step's folder: `settings.json` says what it is made of, guards a resumption and, at the end, has the counts."""
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -13,12 +14,17 @@ from typing import IO
 
 from .files import write_json
 from .locks import drop_lock, take_lock
+from .made import check_unchanged, is_list_of_files, list_files, missing_files
+
+logger = logging.getLogger(__name__)
 
 SETTINGS, LOCK = "settings.json", ".lock"
 # How fast a step is done, not what comes out: a resumption may change it. In what portions, only once it is done.
 PASSING, LAYOUT = ("batch_tokens",), ("shard_queries",)
 # Fingerprints of files. Folders of versions that did not know them go on without.
 FILES = "files_sha256"
+# What the step has made, with fingerprints or sizes: compared here, and seen by nobody else. Older folders have none.
+MADE = "made"
 # The most differences that an error names.
 MOST = 6
 
@@ -42,7 +48,8 @@ def claim_folder(folder: str | os.PathLike, settings: Mapping) -> dict | None:
 
     What a killed process left under a temporary name is removed. A folder that was begun with other settings, that
     holds files of something else, or that another process works in, is an error: results of two settings are never
-    mixed. Of the processes that `torchrun` started, the main one locks for all.
+    mixed. Of the processes that `torchrun` started, the main one locks for all. A finished step that has lost files is
+    one with work to do; one whose files are not as they were written is an error.
 
     Args:
         folder (`str` or `os.PathLike`): where the step writes.
@@ -75,12 +82,24 @@ def claim_folder(folder: str | os.PathLike, settings: Mapping) -> dict | None:
                 left.unlink(missing_ok=True)
         if done is None and not (folder / SETTINGS).exists():
             write_settings(folder, settings, None)
+        elif done is None and _is_main_process():
+            _begin_again(folder)
     except BaseException:
         _forget(folder)
         raise
     if done is not None:
         _release(folder)
     return done
+
+
+def _begin_again(folder: Path) -> None:
+    """A finished step that has lost files becomes one that was begun."""
+    known, made = _read(folder)
+    missing = missing_files(folder, made)
+    for path in missing:
+        logger.warning("%s: not there any more: it is made anew", path)
+    if missing:
+        write_settings(folder, {key: value for key, value in known.items() if key != "counts"}, None)
 
 
 def check_folder(folder: str | os.PathLike, settings: Mapping) -> dict | None:
@@ -157,9 +176,10 @@ def check_writable(folder: str | os.PathLike, option: str) -> None:
 def _compare(folder: Path, settings: dict) -> dict | None:
     """The finished step that is there, if any; other settings and other files are errors."""
     if (folder / SETTINGS).exists():
-        known = read_settings(folder)
+        known, made = _read(folder)
         counts = known.pop("counts")
-        passing = PASSING if counts is None else PASSING + LAYOUT
+        done = counts is not None and not missing_files(folder, made)
+        passing = PASSING + LAYOUT if done else PASSING
         passing += () if FILES in known else (FILES,)
         before, now = ({k: v for k, v in one.items() if k not in passing} for one in (known, settings))
         if before.get("step") != now.get("step"):
@@ -171,7 +191,8 @@ def _compare(folder: Path, settings: dict) -> dict | None:
                 f"{folder / SETTINGS}: begun with other settings: {_differences(before, now)}. "
                 "Give another output folder, or remove this one to start over."
             )
-        return None if counts is None else known | {"counts": counts}
+        check_unchanged(folder, made)
+        return known | {"counts": counts} if done else None
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder}: is a file: give another folder")
     others = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
@@ -197,10 +218,16 @@ def _remove_folders(folders: Iterable[Path]) -> None:
             folder.rmdir()
 
 
-def write_settings(folder: str | os.PathLike, settings: Mapping, counts: Mapping | None) -> dict:
-    """Writes the settings with the counts of a finished step (or `None` for one begun), and returns both together."""
+def write_settings(
+    folder: str | os.PathLike, settings: Mapping, counts: Mapping | None, files: Iterable[Path] = ()
+) -> dict:
+    """
+    Writes the settings with the counts of a finished step (or `None` for one begun), and returns both together.
+    `files` are those that the finished step must have, as they are now, whenever its folder is opened.
+    """
     content = {**settings, "counts": counts}
-    write_json(Path(folder) / SETTINGS, content)
+    made = list_files(folder, files)
+    write_json(Path(folder) / SETTINGS, content | {MADE: made} if made else content)
     if counts is not None:
         _release(Path(folder))
     return content
@@ -210,7 +237,7 @@ def read_settings(
     folder: str | os.PathLike, step: str | None = None, made_by: str = "", format: int | None = 1
 ) -> dict:
     """
-    Reads a folder's settings; with `step`, that step must be what the folder holds, and it must be finished.
+    Reads a folder's settings; with `step`, that step must be what the folder holds, and it must be finished and whole.
 
     Args:
         folder (`str` or `os.PathLike`): where a step wrote.
@@ -222,12 +249,7 @@ def read_settings(
     if not path.exists():
         cure = f": {made_by} makes one" if made_by else ""
         raise FileNotFoundError(f"{path}: not there, so {Path(folder)} is no {step or 'step'}'s folder{cure}")
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: not JSON ({error})") from None
-    if not isinstance(settings, dict) or "counts" not in settings:
-        raise ValueError(f"{path}: not written by this package: no 'counts'")
+    settings, made = _read(Path(folder))
     old = step is not None and settings.get("step") == step and settings.get("format") != format
     if old or (made_by and settings.get("step") == "groups"):
         raise ValueError(
@@ -237,7 +259,26 @@ def read_settings(
         raise ValueError(f"{path}: this is the folder of {settings.get('step')!r}, not of {step!r}")
     if step is not None and settings["counts"] is None:
         raise ValueError(f"{path}: {step} is not finished: run the same command again and it goes on")
+    if step is not None:
+        for lost in missing_files(folder, made):
+            raise FileNotFoundError(f"{lost}: not there any more: the same command that made it makes it anew")
+        check_unchanged(folder, made)
     return settings
+
+
+def _read(folder: Path) -> tuple[dict, dict]:
+    """The settings with their counts, and what the step has made."""
+    path = folder / SETTINGS
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON ({error})") from None
+    if not isinstance(settings, dict) or "counts" not in settings:
+        raise ValueError(f"{path}: not written by this package: no 'counts'")
+    made = settings.pop(MADE, {})
+    if not is_list_of_files(made):
+        raise ValueError(f"{path}: {MADE!r} is no list of the folder's files: make the folder anew")
+    return settings, made
 
 
 def _differences(known: dict, wanted: dict) -> str:

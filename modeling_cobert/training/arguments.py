@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from transformers import TrainingArguments
+from transformers.integrations import INTEGRATION_TO_CALLBACK, get_available_reporting_integrations
 
 from ..loss_cobert import DISTILLATION_LOSSES, LOSSES
 from ..steps.limits import check_numbers
@@ -144,6 +145,12 @@ class ModelOptions:
             given += ["--content"] * self.content
             if given:
                 raise ValueError(f"--checkpoint is a whole model: {', '.join(given)} cannot change it; use --encoder")
+        switches = VARIANTS.get(self.variant or "full", {})
+        for part in ("calibrator", "scorer"):
+            if getattr(self, part) is not None and not switches.get(f"use_{part}", True):
+                raise ValueError(
+                    f"--variant {self.variant} has no {part}: leave out --{part}, or choose another variant"
+                )
 
 
 @dataclass(frozen=True)
@@ -253,6 +260,7 @@ class CoBertTrainingArguments(TrainingArguments):
         *("logging_steps", "report_to", "resume_from_checkpoint", "push_to_hub", "hub_model_id", "hub_private_repo"),
     )
 
+    do_train: bool = field(default=True, metadata={"help": "Must stay True: cobert eval is what only measures."})
     output_dir: str = field(default="trainer_output", metadata={"help": "Where the model and its checkpoints go."})
     per_device_train_batch_size: int = field(
         default=1, metadata={"help": "Groups a step and device; a group is n candidates with their m prototypes."}
@@ -304,6 +312,12 @@ class CoBertTrainingArguments(TrainingArguments):
         if self.disable_tqdm is None:
             self.disable_tqdm = not sys.stderr.isatty()
         check_numbers(self, -1, "max_steps")  # -1 stands for none
+        if self.max_steps == 0:
+            raise ValueError("--max_steps 0 trains nothing: give a number above 0, or leave it out")
+        if not self.do_train:
+            raise ValueError("--do_train False: this command trains; cobert eval measures a model that is there")
+        if self.label_smoothing_factor != 0:
+            raise ValueError("--label_smoothing_factor is for classes, which our losses do not have: leave it out")
         for name in ("warmup_steps", "logging_steps", "eval_steps", "save_steps"):
             if getattr(self, name) is not None and not math.isfinite(getattr(self, name)):
                 raise ValueError(f"--{name} must be a finite number, got {getattr(self, name)}")
@@ -323,9 +337,18 @@ class CoBertTrainingArguments(TrainingArguments):
                 raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
         for name in ("learning_rate", "context_learning_rate", "start_learning_rate"):
             rate = getattr(self, name)
-            if rate is not None and not 0 <= rate < math.inf:
-                raise ValueError(f"--{name} must be a finite number that is not negative, got {rate}")
+            if rate is not None and not 0 <= rate <= 1:
+                raise ValueError(f"--{name} must be from 0 to 1, got {rate:g}")
         if self.encoder_chunk_size is not None and self.encoder_chunk_size < 1:
             raise ValueError(f"--encoder_chunk_size must be at least 1, got {self.encoder_chunk_size}")
         if self.freeze_encoder and self.encoder_chunk_size is not None:
             raise ValueError("--encoder_chunk_size is for training the encoder: leave it out with --freeze_encoder")
+        self._check_reports()
+
+    def _check_reports(self) -> None:
+        """What reports need a package for; the Trainer would say so only after the model is made."""
+        there = [*get_available_reporting_integrations(), "flyte"]  # which transformers does not look for
+        for name in self.report_to if isinstance(self.report_to, list) else [self.report_to]:
+            if name in INTEGRATION_TO_CALLBACK and name not in there:
+                package = name.replace("_", "-")
+                raise ValueError(f"--report_to {name}: not installed: pip install {package}, or leave it out")

@@ -1,5 +1,7 @@
 """Checks at the door: the disk before a training, and what a resumed one reads."""
 
+import errno
+import json
 import math
 import os
 import pickle
@@ -8,7 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from safetensors import SafetensorError
 from torch import nn
+
+from ..ranking.seen import COMPLETE
+from .interruption import ANEW, fault_of_checkpoint
 
 
 def check_space(folder: str | os.PathLike, model: nn.Module, args, steps: int, more: int = 0) -> None:
@@ -45,12 +51,16 @@ def check_space(folder: str | os.PathLike, model: nn.Module, args, steps: int, m
 
 
 def check_resumable(checkpoint: str | os.PathLike | None) -> None:
-    """Raises where a checkpoint's weights are a pickle, which the Trainer would read."""
-    if checkpoint is None or not Path(checkpoint).is_dir() or any(Path(checkpoint).rglob("*.safetensors")):
+    """Raises where a checkpoint's weights are a pickle, which the Trainer would read, or are not what was saved."""
+    if checkpoint is None or not Path(checkpoint).is_dir():
+        return
+    if Path(checkpoint, COMPLETE).is_file() and (fault := fault_of_checkpoint(checkpoint)) is not None:
+        raise ValueError(f"{checkpoint} {fault}: {ANEW}")
+    if any(Path(checkpoint).rglob("*.safetensors")):
         return
     pickled = sorted(path.name for path in Path(checkpoint).glob("*.bin"))
     if pickled:
-        raise ValueError(f"{checkpoint}: its weights are a pickle ({pickled[0]}), which is not loaded: {_ANEW}")
+        raise ValueError(f"{checkpoint}: its weights are a pickle ({pickled[0]}), which is not loaded: {ANEW}")
 
 
 @contextmanager
@@ -66,8 +76,11 @@ def state_named(checkpoint: str | os.PathLike | None) -> Iterator[None]:
         if checkpoint is None or not of_torch:
             raise
         raise ValueError(
-            f"{checkpoint}: optimizer.pt, scheduler.pt or rng_state.pth is damaged or holds more than numbers: {_ANEW}"
+            f"{checkpoint}: optimizer.pt, scheduler.pt or rng_state.pth is damaged or holds more than numbers: {ANEW}"
         ) from error
-
-
-_ANEW = "remove that folder, and the training goes on from the one before it, or anew"
+    except (SafetensorError, json.JSONDecodeError, OSError) as error:
+        # torch reads beyond the end of a file that is cut, and the system calls that an invalid argument.
+        of_system = isinstance(error, OSError) and (error.errno != errno.EINVAL or error.filename is not None)
+        if checkpoint is None or of_system:
+            raise
+        raise ValueError(f"{checkpoint}: one of its files is damaged ({error}): {ANEW}") from error

@@ -18,10 +18,13 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..ranking.seen import COMPLETE
 from ..steps.files import atomic_open, write_json
+from ..steps.folders import MADE
+from ..steps.made import fault_of_files, list_files
 
 logger = logging.getLogger(__name__)
 
 EXIT_CODE = 128 + signal.SIGTERM
+ANEW = "remove that folder, and the training goes on from the one before it, or anew"
 
 
 class Interruption(TrainerCallback):
@@ -90,20 +93,39 @@ class Interruption(TrainerCallback):
 
 
 def mark_complete(checkpoint: str | os.PathLike, content: dict) -> None:
-    """Writes the last file of a checkpoint."""
-    write_json(Path(checkpoint) / COMPLETE, content)
+    """Writes the last file of a checkpoint, with the fingerprints of the others."""
+    # Not of the Trainer's state: a training that is moved corrects it.
+    own = (COMPLETE, TRAINER_STATE_NAME)
+    files = [path for path in sorted(Path(checkpoint).rglob("*")) if path.is_file() and path.name not in own]
+    write_json(Path(checkpoint) / COMPLETE, {**content, MADE: list_files(checkpoint, files, by_size=())})
 
 
 def last_complete_checkpoint(folder: str | os.PathLike) -> str | None:
-    """The latest whole checkpoint of a training; those that a killed process left half written are removed."""
+    """The latest whole checkpoint of a training; those that are half written, cut down or damaged are removed."""
     whole = None
     for path in _checkpoints(folder):
-        if (path / COMPLETE).is_file():
+        fault = fault_of_checkpoint(path)
+        if fault is None:
             whole = str(path)
         else:
-            logger.warning("%s was interrupted while it was saved or removed: it is removed", path)
+            logger.warning("%s %s: it is removed", path, fault)
             shutil.rmtree(path)
     return whole
+
+
+def fault_of_checkpoint(checkpoint: str | os.PathLike) -> str | None:
+    """Why no training can go on from it: going on without its optimizer, say, would train another model."""
+    mark = Path(checkpoint) / COMPLETE
+    if not mark.is_file():
+        return "was interrupted while it was saved or removed"
+    try:
+        note = json.loads(mark.read_text(encoding="utf-8"))
+        made = note.get(MADE)  # of an earlier version there is none
+        known = {} if made is None else {**made, TRAINER_STATE_NAME: None}
+    except (ValueError, AttributeError, TypeError):
+        return f"is damaged, {COMPLETE} cannot be read"
+    fault = fault_of_files(checkpoint, known)
+    return None if fault is None else f"is damaged, {fault}"
 
 
 def best_checkpoint(checkpoint: str | os.PathLike) -> str | None:
@@ -112,11 +134,15 @@ def best_checkpoint(checkpoint: str | os.PathLike) -> str | None:
     has its best one beside this one; the note is corrected, or the Trainer would go on as if there were none.
     """
     noted = Path(checkpoint) / TRAINER_STATE_NAME
-    state = json.loads(noted.read_text(encoding="utf-8"))
-    if state["best_model_checkpoint"] is None:
+    try:
+        state = json.loads(noted.read_text(encoding="utf-8"))
+        found = state["best_model_checkpoint"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{noted}: damaged ({type(error).__name__}: {error}): {ANEW}") from None
+    if found is None:
         return None
-    best = str(Path(checkpoint).parent / Path(state["best_model_checkpoint"]).name)
-    if best != state["best_model_checkpoint"]:
+    best = str(Path(checkpoint).parent / Path(found).name)
+    if best != found:
         with atomic_open(noted) as file:
             file.write(json.dumps(state | {"best_model_checkpoint": best}, indent=2, sort_keys=True) + "\n")
     return best

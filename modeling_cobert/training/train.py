@@ -32,7 +32,6 @@ from ..steps.folders import (
     check_writable,
     claim_folder,
     claims_end,
-    read_settings,
     write_settings,
 )
 from .arguments import CoBertTrainingArguments, DataOptions, ModelOptions, TeacherOptions
@@ -41,13 +40,16 @@ from .checks import check_resumable, check_space, state_named
 from .frozen import ContentVectors, FrozenVectors, NoVectors
 from .gradient_cache import encoder_in_chunks
 from .initial import check_sources, in_fold, initial_model, source_name, text_files_sha256, variant_of
-from .interruption import Interruption, best_checkpoint, last_complete_checkpoint, remove_older
+from .interruption import ANEW, Interruption, best_checkpoint, last_complete_checkpoint, remove_older
+from .plan import plan_trainings
 from .teacher import read_teacher, teacher_settings
 from .trainer import GroupTrainer
 
 logger = logging.getLogger(__name__)
 
 RUN, VALIDATION_RUN, RESULTS = "test.trec", "validation.trec", "results.json"
+# What a finished training must have. Checkpoints may be removed then, and a card is there to be edited.
+KEPT = ("*.json", "*.safetensors", "*.trec")
 CURE = (
     "Test it on others; with --fold all, start every fold from its own model ('{fold}' in --encoder or --checkpoint "
     "stands for the fold's number)."
@@ -109,23 +111,6 @@ def train(
         summary = summarize([job.folder for job in jobs], results, rows, output)
     PartialState().wait_for_everyone()
     return summary if summary is not None else json.loads((output / RESULTS).read_text(encoding="utf-8"))
-
-
-def plan_trainings(rows: RowsFolder, options: DataOptions, output: Path) -> list[tuple[int | None, Fold, Path]]:
-    """The number (if it is one of several), queries and folder of every training."""
-    if options.fold is None:
-        if "train" not in rows.splits:
-            raise ValueError(
-                f"{rows.folder}: no split 'train' (but {', '.join(rows.splits)}): give --fold 1 or --fold all"
-            )
-        return [(None, Fold(*(rows.splits.get(name, ()) for name in ("train", "validation", "test"))), output)]
-    if not rows.folds:
-        raise ValueError(f"{rows.folder}: there are no folds: leave out --fold")
-    count = len(rows.folds)
-    if options.fold != "all" and not 1 <= int(options.fold) <= count:
-        raise ValueError(f"--fold {options.fold}: {rows.folder} has folds 1 to {count}")
-    numbers = range(1, count + 1) if options.fold == "all" else [int(options.fold)]
-    return [(number, rows.folds[number - 1], output / f"fold-{number}") for number in numbers]
 
 
 @dataclass
@@ -226,6 +211,7 @@ class SplitTraining:
                 raise ValueError("--train_rows is for training the encoder: leave it out with --freeze_encoder")
             self.train_rows.dataset(self.split.train)  # raises where a query has no row
         check_sources(self.model_options, self.number)
+        self._check_vectors()
         _ = self.teacher  # raises where its run does not fit
         refuse_seen(self.settings["seen"], self.rows.name, self.split.test, str(self.folder), CURE)
         if self.main_process:
@@ -246,15 +232,21 @@ class SplitTraining:
                 "False, or rows with a split 'validation' and its judgments"
             )
 
+    def _check_vectors(self) -> None:
+        """Vectors have a folder of their own: what lies among the files of a step is nobody's."""
+        folder = self.args.vectors_dir
+        if folder is not None and (Path(folder, SETTINGS).exists() or Path(folder).resolve() == self.folder.resolve()):
+            raise ValueError(f"--vectors_dir {folder}: is the folder of another step, or of this one: give a new one")
+
     @claims_end()
     def run(self) -> dict:
         """Trains and tests, goes on where it was interrupted, or returns the results that are there."""
         PartialState().wait_for_everyone()
-        done = read_settings(self.folder)["counts"] if (self.folder / SETTINGS).exists() else None
+        done = check_folder(self.folder, self.settings)
         PartialState().wait_for_everyone()  # nobody claims before all have looked
         if done is not None:
             logger.warning("%s: done before", self.folder)
-            return done
+            return done["counts"]
         set_seed(self.args.seed)
         model = initial_model(self.model_options, self.rows.settings, self.group_options, self.number)
         self._check_model(model)
@@ -279,7 +271,8 @@ class SplitTraining:
             trainer.push_to_hub()
         PartialState().wait_for_everyone()
         if self.main_process:
-            write_settings(self.folder, self.settings, results)  # last: it is the mark that all is done
+            files = (path for kind in KEPT for path in sorted(self.folder.glob(kind)) if path.name != SETTINGS)
+            write_settings(self.folder, self.settings, results, files)  # last: it is the mark that all is done
         return results
 
     def _check_model(self, model) -> None:
@@ -287,6 +280,10 @@ class SplitTraining:
         options = self.group_options.of_model(model.config)
         if model.num_prototypes and not (options.num_prototypes and options.prototypes != "none"):
             raise ValueError("without prototypes no calibrator can be trained: leave out --prototypes none")
+        if self.args.vectors_dir is not None and not (self.args.freeze_encoder or model.config.content_size):
+            raise ValueError(
+                "--vectors_dir is where --freeze_encoder and --content keep vectors: leave it out, or give one of them"
+            )
         if (model.config.content_size or model.config.reads_words) and self.train_rows is not None:
             raise ValueError(
                 "--train_rows has other passages than --rows, whose content or words are read: leave out one of them"
@@ -354,7 +351,10 @@ class SplitTraining:
             return given
         found = last_complete_checkpoint(self.folder) if self.main_process else None
         if found is not None and self.main_process:  # a kill may have come before this was done
-            remove_older(found, self.args.save_total_limit, best_checkpoint(found))
+            best = best_checkpoint(found)
+            if self.args.load_best_model_at_end and best is not None and not Path(best).is_dir():
+                raise ValueError(f"{found}: the best one before it, {best}, is not there any more: {ANEW}")
+            remove_older(found, self.args.save_total_limit, best)
         PartialState().wait_for_everyone()  # what was half written is gone now
         found = found if self.main_process else last_complete_checkpoint(self.folder)
         if found is not None and not Path(found, SCHEDULER_NAME).exists():

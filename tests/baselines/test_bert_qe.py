@@ -256,6 +256,28 @@ def test_whole_result(small, encoders, tmp_path):
     assert read_run(tmp_path / "result" / "run.trec") == phase1 and shard.stat().st_mtime_ns == before
 
 
+def test_lost_scores_and_runs_are_made_anew_and_changed_ones_refused(small, encoders, tmp_path):
+    def run():
+        return run_bert_qe(small.open(), small.run_file, tmp_path, options(encoders), progress=False)
+
+    results = run()
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    whole = {path: path.read_bytes() for path in files}
+    lost = [tmp_path / "scores" / part / "shards" / "00002.parquet" for part in ("phase1", "expansion")]
+    lost += [tmp_path / "result" / name for name in ("run.trec", "phase1.trec", "results.json")]
+    for path in lost:
+        path.unlink()
+    with pytest.raises(FileNotFoundError, match="00002.parquet: not there any more"):
+        read_scored(tmp_path / "scores")
+    assert run() == results
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == whole
+    for path in lost:
+        path.write_bytes(whole[path][:-5])
+        with pytest.raises(ValueError, match=f"{path.name}: not as it was written"):
+            run()
+        path.write_bytes(whole[path])
+
+
 def test_resumes_query_by_query(small, encoders, tmp_path):
     score_expansions(small.open(), small.run_file, tmp_path, options(encoders), progress=False)
     folder = tmp_path / "expansion"

@@ -57,6 +57,17 @@ def folders(small, tmp_path_factory):
     return output
 
 
+def test_lost_files_are_made_anew(small, folders, tmp_path):
+    shutil.copytree(folders, tmp_path / "maxp")
+    lost = sorted((tmp_path / "maxp").rglob("*.parquet"))[::2]
+    lost += [tmp_path / "maxp" / "train" / "folds.json", tmp_path / "maxp" / "test" / "qrels.trec"]
+    whole = {path: path.read_bytes() for path in lost}
+    for path in lost:
+        path.unlink()
+    build_maxp(small.open(), small.run_file, tmp_path / "maxp", OPTIONS, progress=False)
+    assert {path: path.read_bytes() for path in lost} == whole
+
+
 def test_which_passages_train():
     options = MaxPOptions()
     assert list(training_passages("q", "d", 100, 1, options)) == list(range(30))

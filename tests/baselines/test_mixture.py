@@ -233,6 +233,8 @@ def test_a_document_has_its_best_passages_score(folded, tmp_path):
                 lower = 9.0 if name == "selector_scores" else None
                 row[name] = [v if i == 0 or lower is None else v - lower for v in row[name] for i in (0, 1)]
         pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path)
+    settings = json.loads((tmp_path / "rows" / "settings.json").read_text())
+    (tmp_path / "rows" / "settings.json").write_text(json.dumps(settings | {"chosen_by": "nothing"}))  # as of MaxP
     assert len(load_rows(tmp_path / "rows").row("q0")["doc_ids"]) == 18
     assert mix(tmp_path / "rows", tmp_path / "two") == mix(folded, tmp_path / "one")
     for name in ("run.trec", "source-1.trec", "source-2.trec"):

@@ -47,6 +47,30 @@ def test_killed_in_every_step_and_resumed_is_the_same_to_the_byte(tmp_path):
     assert small.tree(tmp_path / "killed") == small.tree(tmp_path / "whole")
 
 
+def test_what_is_lost_is_made_anew_by_the_same_command_and_what_is_changed_is_refused(tmp_path, capsys):
+    small.write_collection(tmp_path / "collection")
+    argv = ["prepare", "--collection", str(tmp_path / "collection"), "--output", str(tmp_path / "out")]
+    argv += ["--first_stage", "bm25", "--skip_missing", "--selector", "lexical", "--shard_queries", "2"]
+    cli.main(argv)
+    whole = small.tree(tmp_path / "out")
+    files = ["run/run.trec", "selected/shards/00001.parquet", "rows/data/fold_2-00000-of-00001.parquet"]
+    files += ["rows/folds.json", "rows/qrels.trec"]
+    for name in files:
+        (tmp_path / "out" / name).unlink()
+    with pytest.raises(FileNotFoundError, match="rows/data/fold_2.*: not there any more: the same command"):
+        load_rows(tmp_path / "out" / "rows")
+    cli.main(argv)
+    assert small.tree(tmp_path / "out") == whole
+    for name in files:
+        path = tmp_path / "out" / name
+        content = path.read_bytes()
+        path.write_bytes(content[: content.rfind(b"\n", 0, -1) + 1] if name.endswith("trec") else content[:-9])
+        with pytest.raises(SystemExit):
+            cli.main(argv)
+        assert f"{path}: not as it was written" in capsys.readouterr().err
+        path.write_bytes(content)
+
+
 def read_by_hand(folder, split):
     """Texts, queries and judgments of a BEIR folder, with nothing of the package."""
     lines = (folder / "corpus.jsonl").read_text(encoding="utf-8").split("\n")

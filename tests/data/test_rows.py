@@ -10,6 +10,7 @@ import datasets
 import pyarrow.parquet as pq
 import pytest
 import small_collection as small
+import tiny
 from datasets import List, Value
 from huggingface_hub import DatasetCard
 
@@ -201,6 +202,7 @@ def test_rows_have_whole_documents_where_the_selection_has(folder, tmp_path):
     assert "texts" not in (tmp_path / "without" / "README.md").read_text(encoding="utf-8")
     # Files and settings must say the same.
     file = "data/fold_1-00000-of-00001.parquet"
+    tiny.forget_files(tmp_path / "with")
     shutil.copy(tmp_path / "without" / file, tmp_path / "with" / file)
     with pytest.raises(ValueError, match=f"{file}: damaged .not these columns: query_id, .*grades, texts"):
         load_rows(tmp_path / "with")
@@ -314,6 +316,7 @@ def test_unfinished_or_foreign_folders_are_refused(folder, tmp_path):
         load_rows(tmp_path)
     build(folder, tmp_path / "out", folds="none")
     path = tmp_path / "out" / ONE_FILE
+    tiny.forget_files(tmp_path / "out")
     pq.write_table(pq.read_table(path).drop_columns(["grades"]), path)
     with pytest.raises(ValueError, match=f"{ONE_FILE}: damaged .not these columns: query_id, .*grades"):
         load_rows(tmp_path / "out")
@@ -352,6 +355,7 @@ def test_a_shard_of_other_queries_is_refused_and_nothing_is_left(folder, tmp_pat
     collection = open_collection(folder / "collection")
     select_passages(collection, folder / "run.trec", tmp_path / "selected", options, progress=False)
     shards = tmp_path / "selected" / "shards"
+    tiny.forget_files(tmp_path / "selected")
     (shards / "00001.parquet").write_bytes((shards / "00000.parquet").read_bytes())
     with pytest.raises(ValueError, match="00001.parquet: has other queries than '3'"):
         build_rows(tmp_path / "selected", tmp_path / "out", collection, SplitOptions("none"))

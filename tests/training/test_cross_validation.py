@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,32 @@ def test_all_folds_resumed_averaged_and_merged(folds, folded, tmp_path, monkeypa
         folds("cheat-all", {"fold": "all"}, {"encoder": str(tmp_path / "out" / "fold-1")})
     with pytest.raises(ValueError, match="no fold whose number"):
         in_fold("x/{fold}", None)
+
+
+def test_a_fold_that_lost_or_changed_files_is_not_merged(folds, tmp_path, monkeypatch, capsys):
+    results = folds("out", {"fold": "all"})
+    whole = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    damaged = tmp_path / "out" / "fold-2"
+    run = (damaged / "test.trec").read_text().splitlines(keepends=True)
+    other = (tmp_path / "out" / "fold-1" / "test.trec").read_text()
+    for content in ("".join(run[:-3]), other):
+        (damaged / "test.trec").write_text(content)
+        with pytest.raises(ValueError, match="fold-2/test.trec: not as it was written .*: remove it, and the same"):
+            folds("out", {"fold": "all"})
+    for name in ("test.trec", "validation.trec", "results.json", "model.safetensors", "config.json", "tokenizer.json"):
+        (damaged / name).unlink()
+    for checkpoint in damaged.glob("checkpoint-*"):
+        shutil.rmtree(checkpoint)  # may be removed, and are not missed where all else is there
+    shutil.rmtree(tmp_path / "out" / "fold-1" / "checkpoint-8", ignore_errors=True)
+    trained, train = [], GroupTrainer.train
+    monkeypatch.setattr(
+        GroupTrainer, "train", lambda self, **k: trained.append(Path(self.args.output_dir).name) or train(self, **k)
+    )
+    assert folds("out", {"fold": "all"}) == results
+    assert trained == ["fold-2"]
+    for path, content in whole.items():
+        if "checkpoint-" not in str(path):
+            assert path.read_bytes() == content, path
 
 
 def test_seen_is_known_per_collection(tmp_path):

@@ -122,6 +122,74 @@ def test_killed_after_training_before_the_test(arguments, options, uninterrupted
     assert_same(uninterrupted, tmp_path / "out")
 
 
+@pytest.mark.parametrize(
+    "name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "model.safetensors", "trainer_state.json", "config.json"]
+)
+@pytest.mark.parametrize("how", ["lost", "cut"])
+def test_a_damaged_checkpoint_is_no_checkpoint(
+    arguments, options, uninterrupted, tmp_path, monkeypatch, caplog, name, how
+):
+    """Without its optimizer, say, another model would be trained."""
+    options = options | {"save_total_limit": 3, "load_best_model_at_end": True}
+    with monkeypatch.context() as patch:
+        patch.setattr(SplitTraining, "_test", lambda *a: (_ for _ in ()).throw(MemoryError))
+        with pytest.raises(MemoryError):
+            train_command.main(*arguments(**options))
+    path = tmp_path / "out" / "checkpoint-24" / name
+    if how == "lost":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    if how == "cut" and name == "trainer_state.json":
+        with pytest.raises(ValueError, match="checkpoint-24/trainer_state.json: damaged .*: remove that folder, and"):
+            train_command.main(*arguments(**options))
+        shutil.rmtree(path.parent)
+    train_command.main(*arguments(**options))
+    fault = "missing" if how == "lost" else "not as it was written"
+    assert (
+        not path.parent.is_dir()
+        or f"checkpoint-24 is damaged, {name} is {fault}: it is removed" in caplog.text
+        or (name == "trainer_state.json")
+    )
+    assert_same(uninterrupted, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "model.safetensors", "trainer_state.json", "config.json"]
+)
+def test_damage_in_a_checkpoint_without_a_list_names_the_checkpoint(arguments, options, tmp_path, monkeypatch, name):
+    with monkeypatch.context() as patch:
+        patch.setattr(SplitTraining, "_test", lambda *a: (_ for _ in ()).throw(MemoryError))
+        with pytest.raises(MemoryError):
+            train_command.main(*arguments(**options | {"save_total_limit": 3}))
+    shutil.rmtree(tmp_path / "out" / "checkpoint-24")  # so that there are steps to go
+    checkpoint = tmp_path / "out" / "checkpoint-16"
+    note = json.loads((checkpoint / COMPLETE).read_text())
+    del note["made"]
+    (checkpoint / COMPLETE).write_text(json.dumps(note))
+    path = checkpoint / name
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(ValueError, match="checkpoint-16.*: remove that folder, and the training goes on from"):
+        train_command.main(*arguments(**options | {"save_total_limit": 3}))
+
+
+def test_a_checkpoint_that_is_named_must_be_whole_and_so_must_the_best_one(arguments, options, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(SplitTraining, "_test", lambda *a: (_ for _ in ()).throw(MemoryError))
+        with pytest.raises(MemoryError):
+            train_command.main(*arguments(**options))
+    last, best = tmp_path / "out" / "checkpoint-24", tmp_path / "out" / "checkpoint-16"
+    state = json.loads((last / "trainer_state.json").read_text())
+    best = Path(state["best_model_checkpoint"])
+    assert best.name != last.name, "the test wants a best one that is not the last"
+    shutil.rmtree(best)
+    with pytest.raises(ValueError, match=f"the best one before it, .*{best.name}, is not there any more: remove"):
+        train_command.main(*arguments(**options))
+    (last / "optimizer.pt").unlink()
+    with pytest.raises(ValueError, match="checkpoint-24 is damaged, optimizer.pt is missing: remove that folder"):
+        train_command.main(*arguments(**options, resume_from_checkpoint=str(last)))
+
+
 def test_without_optimizers_it_starts_over(arguments, options, uninterrupted, tmp_path, monkeypatch):
     """Going on with a fresh optimizer and schedule would be another training."""
     with monkeypatch.context() as patch:

@@ -198,7 +198,7 @@ def test_what_cannot_be_is_refused(arguments, model, message):
         train(*arguments(model=model))
 
 
-@pytest.mark.parametrize("rate", [-1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("rate", [-1.0, 1.1, float("nan"), float("inf")])
 def test_rates_are_checked(arguments, rate):
-    with pytest.raises(ValueError, match="--context_learning_rate must be a finite number"):
+    with pytest.raises(ValueError, match="--context_learning_rate must be from 0 to 1"):
         arguments(context_learning_rate=rate)
