@@ -9,7 +9,6 @@ import tiny
 import tiny_collection
 from tiny_rows import make_rows
 
-from modeling_cobert import cli
 from modeling_cobert.steps.files import atomic_open
 
 

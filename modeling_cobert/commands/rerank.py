@@ -10,6 +10,7 @@ With `--plain` each line is a text. Without a file, or with `-`, they are read f
 """
 
 import argparse
+import io
 import json
 import logging
 import sys
@@ -109,6 +110,8 @@ def main(ranker_options: RankerOptions, options: RerankOptions) -> list[dict]:
     ranking = ranker.model.rerank(
         options.query, texts, options.top_k, selector=ranker.selector, batch_tokens=ranker.batch_tokens
     )
+    if options.format == "trec" and isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty():
+        sys.stdout.reconfigure(encoding="utf-8")  # a run is UTF-8 in every locale
     for line in lines(options, ranking, documents):
         print(visible_lines(line) if sys.stdout.isatty() else line)  # a file gets the ids as they are
     return ranking

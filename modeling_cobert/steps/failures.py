@@ -35,6 +35,8 @@ def _line(error: BaseException) -> str:
         return f"{message}: allow larger files (ulimit -f, or another file system), and the same command goes on"
     if "StrictDataclassError" in names and error.__cause__ is not None:
         return _line(error.__cause__)  # what the validator said, without who called it
+    if isinstance(error, UnicodeEncodeError):
+        return f"{message}: in this locale it cannot be written: set PYTHONUTF8=1, or LC_ALL to a locale of UTF-8"
     if isinstance(error, MemoryError) or "OutOfMemoryError" in names:
         return f"out of memory: take smaller batches or groups ({message or type(error).__name__})"
     loaded = _loaded(error)
