@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..collections.collection import open_collection
-from ..collections.judgments import check_found_documents, check_grades
+from ..collections.judgments import check_found_documents, check_grades, check_judged_queries
 from ..collections.options import CollectionOptions
 from ..collections.trec import read_run
 from ..evaluation.measures import (
@@ -142,6 +142,7 @@ def main(args: CompareArguments) -> dict:
     check_grades(qrels, source)
     baselines = list(paths)[: len(args.baselines)]
     runs = {name: read_run(path) for name, path in paths.items()}
+    check_judged_queries(qrels, {paths[name]: run for name, run in runs.items()}, source)
     check_found_documents(qrels, runs.values(), source, "any of the runs")
     evaluations = {name: evaluate_run(qrels, run, measures) for name, run in runs.items()}
     comparisons = compare_runs(

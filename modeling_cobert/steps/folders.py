@@ -174,6 +174,18 @@ def check_outputs(outputs: Mapping[str, str | None], inputs: Iterable[str | os.P
         check_writable(target.parent, option)
 
 
+def check_begun(folder: str | os.PathLike, names: Iterable[str], option: str) -> None:
+    """A folder of several steps, which lie in it under these names, must be new, empty, or begun by them."""
+    folder, names = Path(folder), list(names)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{option} {folder}: is a file: give a folder")
+    others = sorted({path.name for path in folder.iterdir()} - set(names)) if folder.is_dir() else []
+    if others and not any(next((folder / name).rglob(SETTINGS), None) for name in names):
+        raise ValueError(
+            f"{option} {folder}: not empty and not of this command (there is {others[0]!r}): give another folder"
+        )
+
+
 def _same_file(one: str | os.PathLike, other: str | os.PathLike) -> bool:
     if os.path.exists(one) and os.path.exists(other):
         return os.path.samefile(one, other)
