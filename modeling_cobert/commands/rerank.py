@@ -63,8 +63,19 @@ ARGUMENTS = (RankerOptions, RerankOptions)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """The documents may be given without `--documents`."""
+    """The documents may be given without `--documents`, but not in both ways."""
+    given: list[str] = []
+
+    def only_one(path: str) -> str:
+        given.append(path)
+        if len(given) > 1:
+            raise argparse.ArgumentTypeError(f"{' and '.join(given)} are given, and one file is ranked")
+        return path
+
     parser.add_argument("documents", nargs="?", default=argparse.SUPPRESS, help="The same as --documents.")
+    for action in parser._actions:
+        if action.dest == "documents":
+            action.type = only_one
 
 
 def read_documents(options: RerankOptions) -> tuple[list[Document], list[object]]:

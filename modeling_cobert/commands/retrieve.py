@@ -71,7 +71,10 @@ def judgments(collection: Collection, queries: dict[str, str], skip_missing: boo
     qrels = collection.qrels()
     unknown = [query_id for query_id in qrels if query_id not in queries]
     if unknown and not skip_missing:
-        raise ValueError(f"{collection.name}: {len(unknown)} judged queries have no text, such as {unknown[0]!r}")
+        raise ValueError(
+            f"{collection.qrels_source()}: {len(unknown)} judged queries have no text, such as {unknown[0]!r}: "
+            "correct them, or go on without them with --skip_missing"
+        )
     if unknown:
         logger.warning("%d judged queries have no text, such as %r; skipped", len(unknown), unknown[0])
     check_grades(qrels, collection.qrels_source())
