@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import fields
 from itertools import pairwise
 from types import ModuleType
-from typing import IO, TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
@@ -216,7 +216,7 @@ def build_parser(name: str, module: ModuleType) -> "HfArgumentParser":
             # Not the usage, which is fifty options long here.
             self.exit(2, f"error: {visible(message)} (`{self.prog} --help` explains the options)\n")
 
-        def _print_message(self, message: str, file: IO[str] | None = None) -> None:
+        def _print_message(self, message: str, file: Any = None) -> None:
             # argparse's own would not say that a help could not be written.
             (file or sys.stderr).write(message)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
@@ -293,9 +294,10 @@ def check_gains(collection: Collection, options: GainsOptions, splits: SplitOpti
 def _check_fields(model: ModelOptions, content_size: int, options: GainsOptions) -> None:
     """Raises where no config can be made of the options."""
     config = load_config(options.encoder)
+    switches: dict[str, Any] = VARIANTS[model.variant or "full"]
     CoBertConfig(
         encoder_config=(config.encoder_config if config.model_type == CoBertConfig.model_type else config).to_dict(),
-        **VARIANTS[model.variant or "full"],
+        **switches,
         selector=options.bi_encoder,
         group_size=options.k,
         group_overlap=0,

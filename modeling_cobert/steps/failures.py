@@ -43,7 +43,7 @@ def _line(error: BaseException) -> str:
     if "StrictDataclassError" in names and error.__cause__ is not None:
         return _line(error.__cause__)  # what the validator said, without who called it
     if isinstance(error, OSError) and error.filename is not None and error.errno in _MISTAKEN:
-        return f"{os.fspath(error.filename)}: {_MISTAKEN[error.errno]}"
+        return f"{error.filename}: {_MISTAKEN[error.errno]}"
     if isinstance(error, UnicodeEncodeError):
         return f"{message}: in this locale it cannot be written: set PYTHONUTF8=1, or LC_ALL to a locale of UTF-8"
     if isinstance(error, MemoryError) or "OutOfMemoryError" in names:
