@@ -106,7 +106,7 @@ def test_a_conversion_is_not_written_over_a_model(encoder, refuse, tmp_path):
     assert contents(encoder) == before
 
 
-@pytest.mark.parametrize("command", ["prepare", "explain", "gains"])
+@pytest.mark.parametrize("command", ["prepare", "explain", "gains", "demo"])
 def test_a_folder_of_something_else_is_not_filled(command, folder, rows, model, encoder, tmp_path, refuse):
     before = contents(tmp_path)
     collection = ["--collection", folder, "--skip_missing"]
@@ -114,6 +114,7 @@ def test_a_folder_of_something_else_is_not_filled(command, folder, rows, model, 
         "prepare": [*collection, "--selector", "lexical", "--first_stage", "bm25"],
         "explain": ["--rows", rows, "--model", model, "--query_ids", "q5"],
         "gains": [*collection, "--encoder", encoder, "--bi_encoder", encoder],
+        "demo": ["--encoder", encoder],
     }
     said = refuse(command, *argv[command], "--output", folder)
     assert f"--output {folder}: not empty and not of this command (there is 'corpus.jsonl')" in said

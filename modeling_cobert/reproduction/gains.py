@@ -92,6 +92,9 @@ SYSTEMS = (
     System("start-words-both-cobert", "Co-BERT + all of these", "full", True, True, "both", "promising"),
 )
 
+# What lies in a folder of gains that was begun.
+FOLDERS = ("prepared", "vectors", "mixture", *(system.name for system in SYSTEMS))
+
 
 @dataclass(frozen=True)
 class GainsOptions:
@@ -267,7 +270,7 @@ def measure_gains(collection: Collection, options: GainsOptions, splits: SplitOp
 
 def check_gains(collection: Collection, options: GainsOptions, splits: SplitOptions | None = None) -> None:
     """What can be known to fail in hours fails here, before anything is written."""
-    check_begun(options.output, ("prepared", "vectors", "mixture", *(system.name for system in SYSTEMS)), "--output")
+    check_begun(options.output, FOLDERS, "--output")
     kind = check_encoder(options.bi_encoder, options.max_length)
     if kind != BiEncoderSelector.kind:
         raise ValueError(
@@ -318,6 +321,7 @@ def twins(labels: Iterable[str]) -> list[str]:
 
 def prepare_rows(collection: Collection, options: GainsOptions, splits: SplitOptions | None = None) -> RowsFolder:
     """First stage and passages, the same for all rows."""
+    check_begun(options.output, FOLDERS, "--output")
     selection = SelectionOptions(
         selector=options.bi_encoder,
         k=options.k,
