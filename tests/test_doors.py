@@ -114,7 +114,7 @@ def test_a_folder_of_something_else_is_not_filled(command, folder, rows, model, 
         "prepare": [*collection, "--selector", "lexical", "--first_stage", "bm25"],
         "explain": ["--rows", rows, "--model", model, "--query_ids", "q5"],
         "gains": [*collection, "--encoder", encoder, "--bi_encoder", encoder],
-        "demo": ["--encoder", encoder],
+        "demo": ["--encoder", encoder, "--bi_encoder", encoder],
     }
     said = refuse(command, *argv[command], "--output", folder)
     assert f"--output {folder}: not empty and not of this command (there is 'corpus.jsonl')" in said

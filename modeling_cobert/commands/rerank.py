@@ -67,7 +67,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     given: list[str] = []
 
     def only_one(path: str) -> str:
-        given.append(path)
+        if path not in (argparse.SUPPRESS, "-"):  # the defaults pass here too
+            given.append(path)
         if len(given) > 1:
             raise argparse.ArgumentTypeError(f"{' and '.join(given)} are given, and one file is ranked")
         return path
