@@ -42,6 +42,11 @@ def check_config(name: str | os.PathLike, **options) -> dict:
         content, _ = PreTrainedConfig.get_config_dict(name, **options)
     except RecursionError:
         raise ValueError(f"{name}: its config.json is nested too deeply") from None
+    except OSError as error:
+        if os.path.isdir(name):
+            raise
+        reason = " ".join(str(error).split())  # which may name the Hub alone
+        raise OSError(f"{name}: there is no such folder here, nor could it be had from the Hub ({reason})") from error
     for key, value in _numbers(content):
         if abs(value) > (MOST_COUNTED if key.startswith("num_") or "layer" in key else MOST):
             raise ValueError(f"{name}: its config.json says {key} {value}, which is no model's: the file is damaged")

@@ -13,17 +13,19 @@ import difflib
 import importlib
 import importlib.metadata
 import inspect
+import io
 import logging
 import os
 import re
 import socket
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from itertools import pairwise
 from types import ModuleType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
@@ -88,17 +90,20 @@ class _Once(logging.Filter):
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The console script: `cobert COMMAND ...`; without a command, the list of them."""
+    open_streams()
     argv = list(sys.argv[1:] if argv is None else argv)
-    if not argv or argv[0] in ("-h", "--help"):
-        print(_overview())
-    elif argv[0] == "--version":
-        print(f"cobert {importlib.metadata.version('modeling-cobert')}")
-    elif argv[0] in COMMANDS:
+    if argv and argv[0] in COMMANDS:
         run(argv[0], argv[1:])
-    else:
-        cure = _did_you_mean(argv[0], COMMANDS) or "; `cobert` lists them"
-        print(f"error: there is no command {argv[0]!r}{cure}", file=sys.stderr)
-        sys.exit(2)
+        return
+    with _in_one_line(debug=False):
+        if not argv or argv[0] in ("-h", "--help"):
+            print(_overview())
+        elif argv[0] == "--version":
+            print(f"cobert {importlib.metadata.version('modeling-cobert')}")
+        else:
+            cure = _did_you_mean(argv[0], COMMANDS) or "; `cobert` lists them"
+            print(f"error: there is no command {argv[0]!r}{cure}", file=sys.stderr)
+            sys.exit(2)
 
 
 def run(name: str, argv: Sequence[str] | None = None) -> None:
@@ -113,8 +118,10 @@ def run(name: str, argv: Sequence[str] | None = None) -> None:
     # On some CPUs the last bit of a product depends on where in memory its factors lie: with this, equal inputs give
     # equal bytes. It is read at the first product.
     os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
+    open_streams()
     argv = list(sys.argv[1:] if argv is None else argv)
-    try:
+    with _in_one_line("--debug" in argv):
+        argv = [_as_utf8(argument) for argument in argv]
         module = importlib.import_module(f".commands.{name.replace('-', '_')}", __package__)
         level = getattr(module, "LOG_LEVEL", logging.INFO)
         logging.setLogRecordFactory(VisibleRecord)
@@ -127,15 +134,60 @@ def run(name: str, argv: Sequence[str] | None = None) -> None:
         module.main(*parsed)
         sys.stdout.flush()
         _leave_together()
+
+
+def open_streams() -> None:
+    """
+    Standard streams that everything can be printed to: one that was closed (`>&-`) takes all and gives nothing, and
+    characters that a locale cannot write are escaped.
+    """
+    # In the order of their numbers: what is opened takes the lowest free one, which no other file must get.
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _as_utf8(argument: str) -> str:
+    """
+    In a locale without UTF-8, the bytes of an argument arrive as lone surrogates, and a query would be other words.
+    The name of a file stays, which is how it is opened there.
+    """
+    if not any("\udc80" <= character <= "\udcff" for character in argument) or os.path.exists(argument):
+        return argument
+    try:
+        return os.fsencode(argument).decode("utf-8")
+    except UnicodeError:
+        raise ValueError(f"{argument}: not UTF-8: write it in UTF-8") from None
+
+
+@contextmanager
+def _in_one_line(debug: bool) -> Iterator[None]:
+    """Around a command: what goes wrong is one line and an exit code, what is printed has been printed at the end."""
+    try:
+        try:
+            yield
+        except SystemExit:  # after --help, for example
+            sys.stdout.flush()
+            raise
+        sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever reads our output has enough of it (`cobert ... | head`); Python must not flush into the pipe again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever reads our output has enough of it (`cobert ... | head`).
+        _drop_output()
         sys.exit(141)
     except Exception as error:
-        _fail(error, "--debug" in argv)
+        _fail(error, debug)
     except KeyboardInterrupt:
         print("interrupted: the same command goes on from what is finished", file=sys.stderr)
         sys.exit(130)
+
+
+def _drop_output() -> None:
+    """What is left to print goes nowhere: Python must not flush into a closed pipe or a full disk again."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def parse(name: str, module: ModuleType, argv: Sequence[str]) -> tuple:
@@ -163,6 +215,10 @@ def build_parser(name: str, module: ModuleType) -> "HfArgumentParser":
         def error(self, message: str) -> NoReturn:
             # Not the usage, which is fifty options long here.
             self.exit(2, f"error: {visible(message)} (`{self.prog} --help` explains the options)\n")
+
+        def _print_message(self, message: str, file: Any = None) -> None:
+            # argparse's own would not say that a help could not be written.
+            (file or sys.stderr).write(message)
 
     # No abbreviations: a new option must not change what an old command means.
     parser = Parser(
@@ -238,6 +294,12 @@ def _notice_offline(parsed: Iterable) -> None:
 def _fail(error: Exception, debug: bool) -> NoReturn:
     if debug:
         print(visible_lines(traceback.format_exc()), file=sys.stderr)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _drop_output()
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = "standard output"
     print(f"error: {told(error)}", file=sys.stderr)
     sys.exit(1)
 

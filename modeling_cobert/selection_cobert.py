@@ -13,6 +13,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification
 
 from .batches_cobert import map_rows
 from .checkpoint_cobert import check_weights, find_file, load_config, read_json
+from .configuration_cobert import CoBertConfig
 from .grouping_cobert import best_first
 from .initialization_cobert import loading_faults, weights_that_are_none
 from .passages_cobert import (
@@ -288,14 +289,51 @@ def most_tokens(config) -> int | None:
     return longest
 
 
+def check_encoder(name: str, max_length: int) -> str:
+    """
+    Which kind of selector an encoder is, by its config; one that cannot be one, or has no room for pairs of so many
+    tokens, is an error. No weights are read.
+    """
+    config = _selector_config(name)
+    check_room(name, max_length, getattr(config, "vocab_size", None))
+    return CrossEncoderSelector.kind if _is_cross_encoder(config) else BiEncoderSelector.kind
+
+
+def check_room(name: str, max_length: int, vocab_size: int | None = None) -> None:
+    """Raises where a row of so many tokens of this checkpoint's tokenizer has no room for a query and a passage."""
+    pairs = PairTokenizer(load_tokenizer(name, vocab_size), max_length)
+    if pairs.max_length < pairs.num_special + 2:
+        raise ValueError(
+            f"max_length {max_length}: a query-passage pair has {pairs.num_special} special tokens and needs room "
+            f"for words: give {pairs.num_special + 2} or more"
+        )
+
+
+def _selector_config(name: str):
+    """The config of an encoder that can be a selector."""
+    try:
+        config = load_config(name)
+    except OSError as error:
+        raise OSError(f"selector {error}: choose lexical, first-stage, or an encoder that is there") from error
+    if config.model_type == CoBertConfig.model_type:
+        raise ValueError(
+            f"selector {name!r} is a Co-BERT, which ranks whole lists: choose lexical, first-stage, a cross-encoder "
+            "(a pointwise Co-BERT becomes one by cobert export) or a bi-encoder"
+        )
+    if _is_cross_encoder(config) and config.num_labels not in (1, 2):
+        raise ValueError(f"selector {name!r} has {config.num_labels} labels: a cross-encoder has 1 or 2")
+    return config
+
+
+def _is_cross_encoder(config) -> bool:
+    return (config.architectures or [""])[0].endswith("ForSequenceClassification")
+
+
 def _load_encoder(name: str, max_length: int, device: torch.device | str) -> CrossEncoderSelector | BiEncoderSelector:
-    config = load_config(name)
+    config = _selector_config(name)
     tokenizer = load_tokenizer(name, getattr(config, "vocab_size", None))
     longest = most_tokens(config) or max_length
-    architecture = (config.architectures or [""])[0]
-    if architecture.endswith("ForSequenceClassification"):
-        if config.num_labels not in (1, 2):
-            raise ValueError(f"selector {name!r} has {config.num_labels} labels: a cross-encoder has 1 or 2")
+    if _is_cross_encoder(config):
         model = _load_whole(AutoModelForSequenceClassification, name, config)
         return CrossEncoderSelector(model.to(device), tokenizer, min(max_length, longest))
     model = _load_whole(AutoModel, name, config)

@@ -46,3 +46,22 @@ def hub():
     """One loopback Hub for the tests of a file, each with repositories of its own."""
     with LoopbackHub() as server:
         yield server
+
+
+@pytest.fixture
+def refuse(capsys):
+    """Runs a command that must end with one line and exit code 1, and gives that line."""
+
+    from modeling_cobert import cli
+
+    def run(*argv) -> str:
+        capsys.readouterr()  # what the test itself has printed
+        with pytest.raises(SystemExit) as ended:
+            cli.main(list(map(str, argv)))
+        err = capsys.readouterr().err
+        assert ended.value.code == 1, err
+        lines = [line for line in err.splitlines() if not line.startswith(("WARNING", "INFO"))]
+        assert len(lines) == 1 and lines[0].startswith("error: "), err
+        return lines[0]
+
+    return run

@@ -26,23 +26,6 @@ from modeling_cobert.steps.folders import check_folder, claim_folder, claims_end
 ROOT = Path(__file__).resolve().parents[1]
 
 
-@pytest.fixture
-def refuse(capsys):
-    """Runs a command that must end with one line and exit code 1, and gives that line."""
-
-    def run(*argv) -> str:
-        capsys.readouterr()  # what the test itself has printed
-        with pytest.raises(SystemExit) as ended:
-            cli.main(list(map(str, argv)))
-        err = capsys.readouterr().err
-        assert ended.value.code == 1, err
-        lines = [line for line in err.splitlines() if not line.startswith(("WARNING", "INFO"))]
-        assert len(lines) == 1 and lines[0].startswith("error: "), err
-        return lines[0]
-
-    return run
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     return tiny_collection.make(tmp_path_factory.mktemp("collection") / "words")

@@ -19,6 +19,7 @@ from ..ranking.ties import strict_scores
 from ..steps.files import write_json
 from ..steps.folders import SETTINGS, claim_folder, claims_end, read_settings, write_settings
 from ..steps.hashing import file_sha256, json_sha256
+from ..steps.limits import HIGHEST
 from ..steps.progress import progress_bar
 
 logger = logging.getLogger(__name__)
@@ -31,6 +32,10 @@ PARTS = ("validation", "test")
 
 # The number of a fold; the one turn of rows that have splits, or are tested as a whole, has none.
 Turn = int | None
+
+
+# Of weights: each is a ranking of all validation queries.
+MOST_TRIED = 100_000
 
 
 @dataclass(frozen=True)
@@ -61,10 +66,19 @@ class MixtureOptions:
         if self.weights is not None:
             if len(self.weights) != len(self.sources):
                 raise ValueError(f"{len(self.sources)} sources, but {len(self.weights)} weights")
-            if not all(0 <= weight < math.inf for weight in self.weights) or not any(self.weights):
-                raise ValueError(f"weights are at least 0, and one of them is more, got {self.weights}")
-        if not 0 < self.step <= 1 or abs(1 / self.step - round(1 / self.step)) > 1e-6:
+            if not all(0 <= weight <= HIGHEST for weight in self.weights) or not any(self.weights):
+                raise ValueError(
+                    f"weights are from 0 to {HIGHEST}, and one of them is above 0, got {self.weights}: only their "
+                    "proportions count"
+                )
+        if not 1e-6 <= self.step <= 1 or abs(1 / self.step - round(1 / self.step)) > 1e-6:
             raise ValueError(f"step must divide 1 into equal parts, as 0.1 and 0.25 do, got {self.step}")
+        tried = math.comb(round(1 / self.step) + len(self.sources) - 1, len(self.sources) - 1)
+        if self.weights is None and tried > MOST_TRIED:
+            raise ValueError(
+                f"--step {self.step:g} with {len(self.sources)} sources would try {tried} weights, and at most "
+                f"{MOST_TRIED} are tried: give a larger --step or fewer sources"
+            )
         parse_measures([self.measure])
 
     def grid(self) -> list[tuple[float, ...]]:

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from .folds import Fold, read_folds
 from .trec import bounded_lines, numbered_lines, parse_grade, read_qrels
@@ -120,6 +120,8 @@ def open_collection(
 
             opened = demo_collection()
         else:
+            from .irds import IrdsCollection
+
             opened = IrdsCollection(name)
         opened.skip_missing = skip_missing
         return opened
@@ -379,65 +381,3 @@ class FolderCollection:
             return ()
         names = tuple(path.stem for path in self._qrels_files(self.split))
         return names if len(names) > 1 else ()
-
-
-class IrdsCollection:
-    """A dataset of ir_datasets; only the documents asked for are looked up, which GOV2 needs."""
-
-    skip_missing = False
-
-    def __init__(self, name: str):
-        try:
-            import ir_datasets
-        except ImportError:
-            raise ImportError("irds: collections need ir_datasets: pip install 'modeling-cobert[retrieval]'") from None
-
-        self.name = name
-        try:
-            self._dataset = ir_datasets.load(name.removeprefix("irds:"))
-        except KeyError:
-            raise ValueError(f"{name}: ir_datasets knows no such dataset; see https://ir-datasets.com") from None
-
-    def queries(self) -> dict[str, str]:
-        self._need("queries")
-        return {query.query_id: query.default_text() for query in self._dataset.queries_iter()}
-
-    def qrels(self, split: str | None = None) -> dict[str, dict[str, int]]:
-        if split is not None:
-            raise ValueError(f"{self.name}: an ir_datasets id names its own split; leave split {split!r} out")
-        if not self._dataset.has("qrels"):
-            raise NoJudgmentsError(f"{self.name}: this ir_datasets id has no qrels; a more specific id may have some")
-        qrels: dict[str, dict[str, int]] = {}
-        for judgment in self._dataset.qrels_iter():
-            grades = qrels.setdefault(judgment.query_id, {})
-            if grades.setdefault(judgment.doc_id, judgment.relevance) != judgment.relevance:
-                raise ValueError(f"{self.name}: query {judgment.query_id!r}, document {judgment.doc_id!r}: two grades")
-        return qrels
-
-    def qrels_source(self) -> str:
-        return f"judgments of {self.name}"
-
-    def documents(self) -> Iterator[Document]:
-        self._need("docs")
-        return map(_irds_document, self._dataset.docs_iter())
-
-    def lookup(self, doc_ids: Iterable[str]) -> dict[str, Document]:
-        self._need("docs")
-        found = self._dataset.docs_store().get_many(list(dict.fromkeys(doc_ids)))
-        return {doc_id: _irds_document(item) for doc_id, item in found.items()}
-
-    def folds(self) -> list[Fold] | None:
-        return None
-
-    def splits(self) -> tuple[str, ...]:
-        return ()
-
-    def _need(self, part: str) -> None:
-        if not self._dataset.has(part):
-            raise ValueError(f"{self.name}: this ir_datasets id has no {part}; take a more specific id")
-
-
-def _irds_document(item: Any) -> Document:
-    """ir_datasets has a class of document per collection; `default_text` is the part of it that is text."""
-    title = item.title if "title" in item._fields else ""
-    return Document(item.doc_id, title, item.default_text().removeprefix(title).strip())

@@ -72,6 +72,18 @@ def check_found_documents(
         raise _other_ids(source, named, min(found), where)
 
 
+def check_judged_queries(
+    qrels: Mapping[str, Mapping[str, int]], runs: Mapping[str, Mapping[str, Mapping[str, float]]], source: str
+) -> None:
+    """Each run, by the name of its file, must have a judged query: one of others would have measures of zero."""
+    for path, run in runs.items():
+        if run and not any(query_id in qrels for query_id in run):
+            raise ValueError(
+                f"{path}: not one of its {len(run)} queries (such as {min(run)!r}) is judged in {source} (which has "
+                f"queries such as {min(qrels, default='')!r}): give a run of the judged queries, or their judgments"
+            )
+
+
 def _other_ids(source: str, judged: str, known: str, where: str) -> ValueError:
     return ValueError(
         f"{source}: not one of the judged documents (such as {judged!r}) is in {where} (which has documents such as "

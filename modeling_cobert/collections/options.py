@@ -1,8 +1,12 @@
 """Which collection to work on, and how its queries are split: options of the API and of the commands alike."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from .collection import Collection, open_collection
+
+# What a collection's folder may hold, beside qrels/*.tsv.
+_OWN_FILES = ("corpus.jsonl", "queries.jsonl", "topics.tsv", "topics.txt", "qrels.txt", "folds.json")
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,14 @@ class CollectionOptions:
         return open_collection(
             self.collection, self.split, self.queries, self.qrels, self.documents, self.skip_missing
         )
+
+    def files(self) -> list[Path]:
+        """The files that it may be read from, there or not: what no command may write to."""
+        named = [Path(path) for path in (self.queries, self.qrels, self.documents) if path is not None]
+        if self.collection == "demo" or self.collection.startswith("irds:"):
+            return named
+        folder = Path(self.collection)
+        return [*named, *(folder / name for name in _OWN_FILES), *sorted(folder.glob("qrels/*.tsv"))]
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ from ..steps.files import atomic_open
 # Plain ASCII numbers: float() and int() alone would also take "nan", "1_000" and digits of other scripts.
 _SCORE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _GRADE = re.compile(r"[+-]?[0-9]{1,9}")
+# trec_eval counts grades in tables as long as the highest one: what is far above all scales would fill the memory.
+HIGHEST_GRADE = 10_000
 # The longest line, in bytes. A packed or damaged file may have one that fills the memory.
 LONGEST_LINE = 1 << 28
 # What C's isspace() takes for a separator; str.split() would also split at a no-break space inside an id.
@@ -86,8 +88,8 @@ def trec_columns(path: str | os.PathLike, count: int, names: str) -> Iterator[tu
 
 def parse_grade(text: str, where: str) -> int:
     """Returns the integer grade in `text`, or raises a `ValueError` that begins with `where`."""
-    if not _GRADE.fullmatch(text):
-        raise ValueError(f"{where}: the grade must be an integer of at most nine digits, found {text!r}")
+    if not _GRADE.fullmatch(text) or abs(int(text)) > HIGHEST_GRADE:
+        raise ValueError(f"{where}: the grade must be an integer of at most {HIGHEST_GRADE}, found {text!r}")
     return int(text)
 
 

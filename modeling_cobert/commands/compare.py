@@ -11,11 +11,13 @@ the report, come from a collection's folder, from ir_datasets (`irds:<id>`) or f
 import json
 import logging
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..collections.collection import open_collection
-from ..collections.judgments import check_found_documents, check_grades
+from ..collections.judgments import check_found_documents, check_grades, check_judged_queries
+from ..collections.options import CollectionOptions
 from ..collections.trec import read_run
 from ..evaluation.measures import (
     DEFAULT_MEASURES,
@@ -29,6 +31,7 @@ from ..evaluation.report import comparison_sections, cutoff_means, write_report
 from ..evaluation.significance import CORRECTIONS, TESTS, compare_runs
 from ..evaluation.tables import RENDERERS, Table, changes_table, results_table
 from ..steps.files import atomic_open
+from ..steps.folders import check_outputs
 from ..steps.limits import check_numbers
 
 
@@ -71,6 +74,12 @@ class CompareArguments:
             raise ValueError(f"--split {self.split}: splits are those of a --collection")
         check_numbers(self, 1, "k", "samples")
         check_numbers(self, 0, "seed", most=2**64)
+
+    def check_outputs(self, runs: Iterable[str]) -> None:
+        """What is written must not be what is compared, nor two things in one file."""
+        outputs = {f"--{name}": getattr(self, name) for name in ("markdown", "latex", "html", "json")}
+        judged = [] if self.collection is None else CollectionOptions(self.collection).files()
+        check_outputs(outputs, [*runs, *([] if self.qrels is None else [self.qrels]), *judged])
 
 
 ARGUMENTS = (CompareArguments,)
@@ -127,11 +136,13 @@ def describe(args: CompareArguments) -> str:
 def main(args: CompareArguments) -> dict:
     """Compares, prints the tables, writes what was asked for; returns the JSON."""
     measures = parse_measures(args.measures)
+    paths = named_paths([*args.baselines, *args.runs])
+    args.check_outputs(paths.values())
     qrels, queries, source = judgments(args)
     check_grades(qrels, source)
-    paths = named_paths([*args.baselines, *args.runs])
     baselines = list(paths)[: len(args.baselines)]
     runs = {name: read_run(path) for name, path in paths.items()}
+    check_judged_queries(qrels, {paths[name]: run for name, run in runs.items()}, source)
     check_found_documents(qrels, runs.values(), source, "any of the runs")
     evaluations = {name: evaluate_run(qrels, run, measures) for name, run in runs.items()}
     comparisons = compare_runs(

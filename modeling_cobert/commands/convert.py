@@ -39,6 +39,8 @@ ARGUMENTS = (ConversionArguments,)
 
 def main(args: ConversionArguments) -> None:
     """Converts, and says where to."""
+    if Path(args.output).is_dir() and any(Path(args.output).iterdir()):
+        raise ValueError(f"--output {args.output}: there is something already: give a new folder")
     check_writable(args.output, "--output")
     model = convert(
         args.weights,

@@ -17,6 +17,7 @@ from ..analysis.explanation import (
     in_words,
     prototype_table,
 )
+from ..checkpoint_cobert import read_json
 from ..data.groups import GroupOptions
 from ..evaluation.report import write_report
 from ..evaluation.tables import to_terminal
@@ -40,7 +41,26 @@ class ExplainOptions:
         check_numbers(self, 0, "attended")
 
 
+FILES = ("explanation.json", "explanation.html")
 ARGUMENTS = (RankerOptions, InputOptions, GroupOptions, ExplainOptions)
+
+
+def check_output(output: Path, query_ids: list[str]) -> None:
+    """What is replaced must be an explanation of the same queries."""
+    if output.exists() and not output.is_dir():
+        raise ValueError(f"--output {output}: is a file: give a folder")
+    others = sorted({path.name for path in output.iterdir()} - {*FILES}) if output.is_dir() else []
+    if others:
+        raise ValueError(
+            f"--output {output}: not empty and not of this command (there is {others[0]!r}): give another folder"
+        )
+    before = output / FILES[0]
+    if before.exists():
+        known = read_json(before)
+        known = [one.get("query_id") for one in known if isinstance(one, dict)] if isinstance(known, list) else []
+        if sorted(map(str, known)) != sorted(query_ids):
+            told = visible(", ".join(map(str, known)))
+            raise ValueError(f"{before}: explains other queries ({told}) and would be replaced: give another --output")
 
 
 def main(
@@ -50,19 +70,20 @@ def main(
     if input_options.query_ids is None:
         raise ValueError("name the queries to explain: --query_ids ID ...")
     inputs = input_options.open_inputs(groups)
+    check_output(Path(options.output), list(inputs.queries))
     ranker = ranker_options.load(input_options, process_state(ranker_options.use_cpu).device)
     inputs.check(ranker)
     explanations = [explain_query(ranker, inputs.encode(ranker, q), options.attended) for q in inputs.queries]
     output = Path(options.output)
-    write_json(output / "explanation.json", [explanation.to_dict() for explanation in explanations])
+    write_json(output / FILES[0], [explanation.to_dict() for explanation in explanations])
     sections = [explanation_section(explanation, options.top) for explanation in explanations]
     subtitle = f"{ranker_options.model} on {inputs.name}"
-    write_report(output / "explanation.html", "Context, explained", sections, subtitle)
+    write_report(output / FILES[1], "Context, explained", sections, subtitle)
     for explanation in explanations:
         print(f"query {visible(explanation.query_id)}: {visible(explanation.query)}\n")
         if explanation.prototypes:
             print(to_terminal(prototype_table(explanation)))
         print(to_terminal(document_table(explanation, options.top)))
         print("".join(f"{visible(line)}\n" for line in in_words(explanation)))
-    print(f"written to {output}: explanation.json, explanation.html")
+    print(f"written to {output}: {', '.join(FILES)}")
     return explanations

@@ -12,14 +12,15 @@ Your own counts (or those of `--rows`), a model's own sizes, real lengths, atten
 import json
 from dataclasses import asdict, dataclass, field, replace
 
-from ..checkpoint_cobert import load_config
-from ..cost.folders import model_sizes, prepared_workload
+from ..cost.folders import encoder_sizes, model_sizes, prepared_workload
 from ..cost.macs import MINILM, PAPER_SHAPE, Workload, convention_costs, own_costs
 from ..cost.paper import DOCUMENTS, PAPER, paper_costs, paper_remarks
 from ..cost.tables import cost_table
 from ..data.groups import GroupOptions
 from ..evaluation.tables import to_terminal
 
+# What a folder of rows and a collection of the paper bring themselves.
+COUNTS = ("num_queries", "k", "num_passages", "chunks", "qe_passages")
 SIZES = ("num_prototypes", "group_size", "group_overlap")
 
 
@@ -32,12 +33,16 @@ class FlopsArguments:
         metadata={"help": "A collection of the paper's cost table: robust04 or gov2.", "choices": [*PAPER]},
     )
     rows: str | None = field(default=None, metadata={"help": "A folder of rows: its counts are taken."})
-    num_queries: int = field(default=1, metadata={"help": "Number of queries."})
-    k: int = field(default=1000, metadata={"help": "How many documents of each query are re-ranked."})
+    num_queries: int | None = field(default=None, metadata={"help": "Number of queries. Default: 1."})
+    k: int | None = field(
+        default=None, metadata={"help": "How many documents of each query are re-ranked. Default: 1000."}
+    )
     num_passages: int | None = field(
         default=None, metadata={"help": "Query-passage pairs over all queries; one for each document by default."}
     )
-    chunks: int = field(default=1200, metadata={"help": "BERT-QE: chunks of the ten feedback documents of a query."})
+    chunks: int | None = field(
+        default=None, metadata={"help": "BERT-QE: chunks of the ten feedback documents of a query. Default: 1200."}
+    )
     qe_passages: int | None = field(
         default=None,
         metadata={"help": "BERT-QE: pairs with its passages of 100 words; 3/2 of --num_passages by default."},
@@ -59,15 +64,34 @@ class FlopsArguments:
         metadata={"help": "Tables, or JSON in single multiply-accumulates.", "choices": ["text", "json"]},
     )
 
+    def __post_init__(self):
+        sources = [name for name in ("paper", "rows") if getattr(self, name) is not None]
+        counts = [name for name in COUNTS if getattr(self, name) is not None]
+        if len(sources) == 2:
+            raise ValueError("--paper and --rows are two workloads: leave out one of them")
+        if sources and counts:
+            raise ValueError(f"--{sources[0]} brings its own counts: leave out --{', --'.join(counts)}")
+
 
 ARGUMENTS = (FlopsArguments, GroupOptions)
 
 
+def own_workload(args: FlopsArguments) -> Workload:
+    """The counts that the options name; of others, the defaults."""
+    queries = 1 if args.num_queries is None else args.num_queries
+    k = 1000 if args.k is None else args.k
+    passages = queries * k if args.num_passages is None else args.num_passages
+    return Workload(queries, k, passages, 1200 if args.chunks is None else args.chunks, args.qe_passages)
+
+
 def main(args: FlopsArguments, groups: GroupOptions) -> dict:
     """Returns and prints the tables."""
+    for name in ("prototypes", "first_edge"):
+        if getattr(groups, name) != getattr(GroupOptions(), name):
+            raise ValueError(f"--{name} does not change what is counted: leave it out")
     shape = model_sizes(args.model) if args.model else PAPER_SHAPE
     shape = replace(shape, **{name: size for name in SIZES if (size := getattr(groups, name)) is not None})
-    bi_encoder = load_config(args.bi_encoder) if args.bi_encoder else MINILM
+    bi_encoder = encoder_sizes(args.bi_encoder) if args.bi_encoder else MINILM
     counting = "attention products counted" if args.attention else "attention products not counted, as in the paper"
     if args.paper:
         paper = PAPER[args.paper]
@@ -79,8 +103,7 @@ def main(args: FlopsArguments, groups: GroupOptions) -> dict:
         rows, remarks = convention_costs(work, shape, attention=args.attention), []
         title = f"{work.queries} queries, {work.documents} candidates each, the paper's way ({counting})"
     else:
-        passages = args.num_passages if args.num_passages is not None else args.num_queries * args.k
-        work = Workload(args.num_queries, args.k, passages, args.chunks, args.qe_passages)
+        work = own_workload(args)
         rows, remarks = convention_costs(work, shape, attention=args.attention), []
         title = f"The paper's way of running ({counting})"
     own = own_costs(work, shape, mean_tokens=args.mean_tokens, bi_encoder=bi_encoder, attention=args.attention)

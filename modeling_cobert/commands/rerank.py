@@ -10,6 +10,7 @@ With `--plain` each line is a text. Without a file, or with `-`, they are read f
 """
 
 import argparse
+import io
 import json
 import logging
 import sys
@@ -62,8 +63,20 @@ ARGUMENTS = (RankerOptions, RerankOptions)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """The documents may be given without `--documents`."""
+    """The documents may be given without `--documents`, but not in both ways."""
+    given: list[str] = []
+
+    def only_one(path: str) -> str:
+        if path not in (argparse.SUPPRESS, "-"):  # the defaults pass here too
+            given.append(path)
+        if len(given) > 1:
+            raise argparse.ArgumentTypeError(f"{' and '.join(given)} are given, and one file is ranked")
+        return path
+
     parser.add_argument("documents", nargs="?", default=argparse.SUPPRESS, help="The same as --documents.")
+    for action in parser._actions:
+        if action.dest == "documents":
+            action.type = only_one
 
 
 def read_documents(options: RerankOptions) -> tuple[list[Document], list[object]]:
@@ -109,6 +122,8 @@ def main(ranker_options: RankerOptions, options: RerankOptions) -> list[dict]:
     ranking = ranker.model.rerank(
         options.query, texts, options.top_k, selector=ranker.selector, batch_tokens=ranker.batch_tokens
     )
+    if options.format == "trec" and isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty():
+        sys.stdout.reconfigure(encoding="utf-8")  # a run is UTF-8 in every locale
     for line in lines(options, ranking, documents):
         print(visible_lines(line) if sys.stdout.isatty() else line)  # a file gets the ids as they are
     return ranking

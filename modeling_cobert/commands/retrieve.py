@@ -9,7 +9,6 @@ With `--queries` the collection's queries have other texts, expanded ones for ex
 
 import logging
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from ..collections.collection import Collection, read_queries
 from ..collections.judgments import check_grades, check_known_documents
@@ -18,7 +17,7 @@ from ..collections.trec import write_run
 from ..evaluation.measures import mean_values, parse_measures
 from ..retrieval.options import RetrievalOptions
 from ..retrieval.retrieve import retrieve
-from ..steps.folders import check_writable
+from ..steps.folders import check_outputs
 from .options import check_tag
 
 logger = logging.getLogger(__name__)
@@ -72,7 +71,10 @@ def judgments(collection: Collection, queries: dict[str, str], skip_missing: boo
     qrels = collection.qrels()
     unknown = [query_id for query_id in qrels if query_id not in queries]
     if unknown and not skip_missing:
-        raise ValueError(f"{collection.name}: {len(unknown)} judged queries have no text, such as {unknown[0]!r}")
+        raise ValueError(
+            f"{collection.qrels_source()}: {len(unknown)} judged queries have no text, such as {unknown[0]!r}: "
+            "correct them, or go on without them with --skip_missing"
+        )
     if unknown:
         logger.warning("%d judged queries have no text, such as %r; skipped", len(unknown), unknown[0])
     check_grades(qrels, collection.qrels_source())
@@ -82,15 +84,13 @@ def judgments(collection: Collection, queries: dict[str, str], skip_missing: boo
 
 def main(collection_args: CollectionOptions, args: OutputArguments, options: RetrievalOptions) -> dict[str, float]:
     """Writes the run; returns its measures, if they were asked for."""
-    if Path(args.output).is_dir():
-        raise ValueError(f"{args.output}: is a folder; --output is the name of a file")
+    check_outputs({"--output": args.output}, collection_args.files())
     path, skip_missing = collection_args.queries, collection_args.skip_missing
     collection = replace(collection_args, queries=None).open()
     replaced = {} if path is None else read_queries(path)
     own = own_queries(collection, replaced)
     queries = own if path is None else replace_texts(own, replaced, path, skip_missing)
     qrels = judgments(collection, own, skip_missing) if args.evaluate else {}
-    check_writable(Path(args.output).parent, "--output")
     run = retrieve(collection, options, args.k, queries)
     write_run(args.output, run, args.tag or options.first_stage)
     print(f"{args.output}: {len(run)} queries, {sum(map(len, run.values()))} lines")

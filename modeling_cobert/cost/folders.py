@@ -7,7 +7,9 @@ from pathlib import Path
 from ..checkpoint_cobert import load_config
 from ..data.rows import load_rows
 from ..steps.folders import SETTINGS, read_settings
-from .macs import CoBertShape, Workload
+from .macs import BertLike, CoBertShape, Workload
+
+ENCODER_SIZES = ("num_hidden_layers", "hidden_size", "intermediate_size")
 
 
 def selected_workload(folder: str | os.PathLike) -> Workload | None:
@@ -30,6 +32,15 @@ def _workload(counts: Mapping[str, int], folder: str | os.PathLike, prefix: str 
         raise ValueError(f"{Path(folder) / SETTINGS}: no counts of {', '.join(names)}: make the folder anew")
     queries, pairs, passages = (counts[name] for name in names)
     return Workload(queries, pairs // queries, passages)
+
+
+def encoder_sizes(path: str | os.PathLike) -> BertLike:
+    """The sizes of an encoder that embeds passages one by one, from its configuration alone."""
+    config = load_config(path)
+    lacking = [name for name in ENCODER_SIZES if not hasattr(config, name)]
+    if lacking:
+        raise ValueError(f"{path}: a BERT is needed, this is a {config.model_type!r}, without {', '.join(lacking)}")
+    return config
 
 
 def model_sizes(path: str | os.PathLike) -> CoBertShape:

@@ -123,7 +123,8 @@ class Estimator:
             self.shape = model_shape(work.systems, work.selection)
         except OSError as error:
             self.shape = replace(PAPER_SHAPE, max_length=work.selection.max_length)
-            self.notes.append(f"sizes of the models: the paper's, since a config could not be opened ({error})")
+            reason = " ".join(str(error).split())
+            self.notes.append(f"sizes of the models: the paper's, since a config could not be opened ({reason})")
 
     @cached_property
     def workload(self) -> Workload:

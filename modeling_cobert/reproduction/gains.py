@@ -7,25 +7,34 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..baselines.mixture import MixtureOptions, mix_sources
 from ..checkpoint_cobert import load_config
 from ..collections.collection import Collection
+from ..collections.judgments import check_judgments
 from ..collections.options import SplitOptions
+from ..collections.splits import plan_splits
 from ..collections.trec import read_run
+from ..configuration_cobert import CoBertConfig
 from ..data.groups import GroupOptions
 from ..data.preparation import prepare
 from ..data.rows import RowsFolder
 from ..data.selection import SelectionOptions
-from ..evaluation.measures import DEFAULT_MEASURES, Evaluation, evaluate_run
+from ..evaluation.measures import DEFAULT_MEASURES, Evaluation, evaluate_run, parse_measures
 from ..evaluation.significance import Comparison, compare_runs
 from ..evaluation.tables import Table, changes_table, results_table
 from ..loss_cobert import LOSSES
 from ..retrieval.options import MODELS, RetrievalOptions
+from ..selection_cobert import BiEncoderSelector, check_encoder
 from ..steps.files import write_json
-from ..training.arguments import CoBertTrainingArguments, DataOptions, ModelOptions
+from ..steps.folders import check_begun
+from ..steps.limits import check_numbers
+from ..training.arguments import VARIANTS, CoBertTrainingArguments, DataOptions, ModelOptions
+from ..training.initial import check_sources
 from ..training.train import RESULTS, train
 
 logger = logging.getLogger(__name__)
@@ -82,6 +91,9 @@ SYSTEMS = (
     System("start-words-both", "Start + words + promising neighbours", "neither", True, True, "both", "promising"),
     System("start-words-both-cobert", "Co-BERT + all of these", "full", True, True, "both", "promising"),
 )
+
+# What lies in a folder of gains that was begun.
+FOLDERS = ("prepared", "vectors", "mixture", *(system.name for system in SYSTEMS))
 
 
 @dataclass(frozen=True)
@@ -145,6 +157,10 @@ class GainsOptions:
             raise ValueError(f"--only {unknown[0]}: there is no such row; the rows are {', '.join(names)}")
         if not self.seeds:
             raise ValueError("--seeds needs one seed at least")
+        for seed in self.seeds:
+            check_numbers(SimpleNamespace(seeds=seed), 0, "seeds", most=2**32 - 1)
+        if self.select_by != "loss":
+            parse_measures([self.select_by])
         if self.train_encoder and self.starting_weights and not self.starting_weights[0]:
             raise ValueError(
                 "--train_encoder: with --starting_weights 0 .. the start reads nothing of the encoder: give its own "
@@ -209,6 +225,7 @@ def measure_gains(collection: Collection, options: GainsOptions, splits: SplitOp
         splits ([`SplitOptions`], *optional*): how queries are split; settings are chosen on validation queries alone.
     """
     output = Path(options.output)
+    check_gains(collection, options, splits)
     rows = prepare_rows(collection, options, splits)
     mix_sources(rows, output / "mixture", MixtureOptions(["first-stage", "selector"]), progress=False)
     runs = {
@@ -251,6 +268,52 @@ def measure_gains(collection: Collection, options: GainsOptions, splits: SplitOp
     return Gains(rows, evaluations, comparisons, folders, validation)
 
 
+def check_gains(collection: Collection, options: GainsOptions, splits: SplitOptions | None = None) -> None:
+    """What can be known to fail in hours fails here, before anything is written."""
+    check_begun(options.output, FOLDERS, "--output")
+    kind = check_encoder(options.bi_encoder, options.max_length)
+    if kind != BiEncoderSelector.kind:
+        raise ValueError(
+            f"--bi_encoder {options.bi_encoder}: this is a {kind}, which has no vectors of single passages: give a "
+            "bi-encoder, and this one as --encoder"
+        )
+    width = load_config(options.bi_encoder).hidden_size
+    for system in options.systems:
+        model, _ = _trained_by(system, options, options.seeds[0])
+        check_sources(model)
+        _check_fields(model, width, options)
+    check_judgments(collection)
+    qrels = collection.qrels()
+    plan = plan_splits(collection, list(collection.queries()), splits)
+    for fold in plan.turns:
+        for part in ("train", "validation", "test"):
+            if not any(qrels.get(query_id) for query_id in getattr(fold, part)):
+                raise ValueError(
+                    f"--folds: by {plan.source} there is no judged query in {part}, and rows are trained, selected "
+                    "and tested: give --folds random, or a file of folds"
+                )
+
+
+def _check_fields(model: ModelOptions, content_size: int, options: GainsOptions) -> None:
+    """Raises where no config can be made of the options."""
+    config = load_config(options.encoder)
+    switches: dict[str, Any] = VARIANTS[model.variant or "full"]
+    CoBertConfig(
+        encoder_config=(config.encoder_config if config.model_type == CoBertConfig.model_type else config).to_dict(),
+        **switches,
+        selector=options.bi_encoder,
+        group_size=options.k,
+        group_overlap=0,
+        passage_words=options.passage_words,
+        passage_overlap=options.passage_overlap,
+        max_length=options.max_length,
+        starting_weights=model.starting_weights,
+        content_size=content_size if model.content else 0,
+        feedback_weight=model.feedback_weight or 0.0,
+        neighbour_weight=model.neighbour_weight or 0.0,
+    )
+
+
 def twins(labels: Iterable[str]) -> list[str]:
     """What the other rows of a table are measured against."""
     return [system.label for system in (TWIN, POINTWISE) if system.label in labels]
@@ -258,6 +321,7 @@ def twins(labels: Iterable[str]) -> list[str]:
 
 def prepare_rows(collection: Collection, options: GainsOptions, splits: SplitOptions | None = None) -> RowsFolder:
     """First stage and passages, the same for all rows."""
+    check_begun(options.output, FOLDERS, "--output")
     selection = SelectionOptions(
         selector=options.bi_encoder,
         k=options.k,
@@ -273,6 +337,18 @@ def prepare_rows(collection: Collection, options: GainsOptions, splits: SplitOpt
 
 def train_system(rows: RowsFolder, system: System, options: GainsOptions, seed: int) -> Path:
     """Trains one row with one seed, on all folds where there are any; returns its folder."""
+    model, arguments = _trained_by(system, options, seed)
+    # The whole list is one group: without positions the scorer can read it at once.
+    groups = GroupOptions(group_size=options.k, group_overlap=0)
+    train(model, DataOptions(rows=str(rows.folder), fold="all" if rows.folds else None), groups, arguments)
+    folder = Path(arguments.output_dir)
+    for checkpoint in folder.rglob(f"{PREFIX_CHECKPOINT_DIR}-*"):
+        shutil.rmtree(checkpoint, ignore_errors=True)  # of a training that is tested: they fill the disk
+    return folder
+
+
+def _trained_by(system: System, options: GainsOptions, seed: int) -> tuple[ModelOptions, CoBertTrainingArguments]:
+    """What `cobert train` would be told."""
     folder = Path(options.output) / system.name / f"seed-{seed}"
     content = system.near in ("content", "both")
     model = ModelOptions(
@@ -301,12 +377,7 @@ def train_system(rows: RowsFolder, system: System, options: GainsOptions, seed: 
         metric_for_best_model=options.select_by,
         use_cpu=options.use_cpu,
     )
-    # The whole list is one group: without positions the scorer can read it at once.
-    groups = GroupOptions(group_size=options.k, group_overlap=0)
-    train(model, DataOptions(rows=str(rows.folder), fold="all" if rows.folds else None), groups, arguments)
-    for checkpoint in folder.rglob(f"{PREFIX_CHECKPOINT_DIR}-*"):
-        shutil.rmtree(checkpoint, ignore_errors=True)  # of a training that is tested: they fill the disk
-    return folder
+    return model, arguments
 
 
 def validation_mean(folders: Sequence[Path]) -> float | None:

@@ -16,6 +16,13 @@ _OF_FILES = {
     "HTTPError",
     "OutOfMemoryError",
 }
+# What the system says of a name that is wrong, with a cure.
+_MISTAKEN = {
+    errno.ENOENT: "there is no such file: correct its name, or make it",
+    errno.EISDIR: "is a folder: give the name of a file",
+    errno.ENOTDIR: "a part of this name is a file, not a folder: correct it",
+    errno.EACCES: "may not be read or written by this user: change its permissions, or give another one",
+}
 LONGEST = 2000
 _HERE = Path(__file__).resolve().parents[1]
 
@@ -35,6 +42,10 @@ def _line(error: BaseException) -> str:
         return f"{message}: allow larger files (ulimit -f, or another file system), and the same command goes on"
     if "StrictDataclassError" in names and error.__cause__ is not None:
         return _line(error.__cause__)  # what the validator said, without who called it
+    if isinstance(error, OSError) and error.filename is not None and error.errno in _MISTAKEN:
+        return f"{error.filename}: {_MISTAKEN[error.errno]}"
+    if isinstance(error, UnicodeEncodeError):
+        return f"{message}: in this locale it cannot be written: set PYTHONUTF8=1, or LC_ALL to a locale of UTF-8"
     if isinstance(error, MemoryError) or "OutOfMemoryError" in names:
         return f"out of memory: take smaller batches or groups ({message or type(error).__name__})"
     loaded = _loaded(error)

@@ -26,7 +26,8 @@ def atomic_open(path: str | os.PathLike, mode: str = "w") -> Iterator[IO]:
     an earlier attempt at the same file is removed.
 
     Args:
-        path (`str` or `os.PathLike`): the final name; missing parent folders are made.
+        path (`str` or `os.PathLike`): the final name; missing parent folders are made. A link stays, and what it leads
+            to is written; a device, a pipe or a folder is an error.
         mode (`str`, *optional*, defaults to `"w"`): `"w"` (UTF-8 text, `\\n` line ends) or `"wb"`.
 
     Example:
@@ -38,7 +39,7 @@ def atomic_open(path: str | os.PathLike, mode: str = "w") -> Iterator[IO]:
     """
     if mode not in ("w", "wb"):
         raise ValueError(f"atomic_open writes whole files: mode must be 'w' or 'wb', got {mode!r}")
-    path = Path(path)
+    path = file_behind(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     encoding, newline = (None, None) if mode == "wb" else ("utf-8", "\n")
     _remove_left(path)
@@ -61,6 +62,18 @@ def atomic_open(path: str | os.PathLike, mode: str = "w") -> Iterator[IO]:
         if isinstance(error, OSError) and error.errno is not None and error.filename is None:
             error.filename = str(path)  # a full disk does not say what it was full for
         raise
+
+
+def file_behind(path: str | os.PathLike) -> Path:
+    """What a name stands for: itself, or where a link leads. What is there already must be a file."""
+    target = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
+    if target.is_dir():
+        raise ValueError(f"{path}: is a folder: give the name of a file")
+    if os.path.lexists(target) and not target.is_file():
+        raise ValueError(
+            f"{path}: is a device, a pipe or the like, which a file would replace: give the name of a file"
+        )
+    return target
 
 
 def _remove_left(path: Path) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from .files import write_json
+from .files import file_behind, write_json
 from .locks import drop_lock, take_lock
 from .made import check_unchanged, is_list_of_files, list_files, missing_files
 
@@ -171,6 +171,44 @@ def check_writable(folder: str | os.PathLike, option: str) -> None:
         raise OSError(f"{folder}: cannot write into the output folder ({error}): choose another {option}") from error
     finally:
         _remove_folders(missing)
+
+
+def check_outputs(outputs: Mapping[str, str | None], inputs: Iterable[str | os.PathLike]) -> None:
+    """
+    Files that a command will write, by option: each can be written, none is read by the command, none is named twice.
+
+    Args:
+        outputs (`Mapping[str, str]`): option to file, as the user has given them; `None` where it was not given.
+        inputs (`Iterable[str]`): all files that the command reads, there or not.
+    """
+    taken = [(path, "this command reads it") for path in inputs]
+    for option, path in outputs.items():
+        if path is None:
+            continue
+        target = file_behind(path)
+        for other, why in taken:
+            if _same_file(path, other):
+                raise ValueError(f"{option} {path}: {why}, and it would be overwritten: give another file")
+        taken.append((path, f"{option} is written there too"))
+        check_writable(target.parent, option)
+
+
+def check_begun(folder: str | os.PathLike, names: Iterable[str], option: str) -> None:
+    """A folder of several steps, which lie in it under these names, must be new, empty, or begun by them."""
+    folder, names = Path(folder), list(names)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{option} {folder}: is a file: give a folder")
+    others = sorted({path.name for path in folder.iterdir()} - set(names)) if folder.is_dir() else []
+    if others and not any(next((folder / name).rglob(SETTINGS), None) for name in names):
+        raise ValueError(
+            f"{option} {folder}: not empty and not of this command (there is {others[0]!r}): give another folder"
+        )
+
+
+def _same_file(one: str | os.PathLike, other: str | os.PathLike) -> bool:
+    if os.path.exists(one) and os.path.exists(other):
+        return os.path.samefile(one, other)
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def _compare(folder: Path, settings: dict) -> dict | None:

@@ -291,3 +291,25 @@ def test_real_trec_files(shared_data):
     collection = open_collection(shared_data / "trec-robust04")
     assert len(collection.queries()) == 250 and len(collection.qrels()) == 249
     assert {len(part) for fold in collection.folds() for part in (fold.validation, fold.test)} == {50}
+
+
+@pytest.mark.parametrize("part", ["documents", "lookup", "queries", "judgments"])
+def test_what_ir_datasets_cannot_download_is_named(part, irds, monkeypatch):
+    collection = open_collection(irds)
+
+    def gone(*args):
+        raise RuntimeError("download failed\nafter 3 attempts")
+
+    for name in ("docs_iter", "docs_store", "queries_iter", "qrels_iter"):
+        monkeypatch.setattr(collection._dataset, name, gone, raising=False)
+    read = {
+        "documents": lambda: list(collection.documents()),
+        "lookup": lambda: collection.lookup(["d1"]),
+        "queries": collection.queries,
+        "judgments": collection.qrels,
+    }
+    what = "documents" if part == "lookup" else part
+    with pytest.raises(
+        OSError, match=rf"^irds:tiny: its {what} cannot be fetched \(download failed after 3 attempts\)"
+    ):
+        read[part]()
