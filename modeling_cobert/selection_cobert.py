@@ -270,6 +270,8 @@ def load_selector(name: str, max_length: int = 256, device: torch.device | str =
     'lexical'
     ```
     """
+    if not name.strip():
+        raise ValueError("the selector's name is empty: give lexical, first-stage, or an encoder's Hub id or folder")
     if name == "self":
         raise ValueError(
             "selector 'self' is the model itself: it has nothing to load, and only the model's own `rerank` can use it"

@@ -197,6 +197,8 @@ def test_embeddings_of_passages_may_be_kept(selectors):
 def test_the_model_itself_is_no_selector_to_load():
     with pytest.raises(ValueError, match="selector 'self' is the model itself"):
         load_selector("self")
+    with pytest.raises(ValueError, match="the selector's name is empty"):
+        load_selector(" ")
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 6, 17])

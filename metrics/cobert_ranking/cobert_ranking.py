@@ -3,6 +3,7 @@
 import datasets
 import evaluate
 
+from modeling_cobert.collections.trec import HIGHEST_GRADE
 from modeling_cobert.evaluation.measures import DEFAULT_MEASURES, evaluate_run
 
 _DESCRIPTION = """\
@@ -82,9 +83,10 @@ class CoBertRanking(evaluate.Metric):
 
 def _whole_grades(query_id: str, grades: dict[str, float]) -> dict[str, int]:
     for doc_id, grade in grades.items():
-        if grade is None or not float(grade).is_integer():
+        if grade is None or not float(grade).is_integer() or abs(grade) > HIGHEST_GRADE:
             raise ValueError(
-                f"references: query {query_id!r}, document {doc_id!r} has the grade {grade}: grades are whole numbers"
+                f"references: query {query_id!r}, document {doc_id!r} has the grade {grade}: grades are whole numbers "
+                f"of at most {HIGHEST_GRADE}"
             )
     return {doc_id: int(grade) for doc_id, grade in grades.items()}
 

@@ -62,6 +62,9 @@ def test_grades_are_whole_numbers(ranking, grade):
     reference = {"query_id": "q", "doc_ids": ["b", "a"], "grades": [1, grade]}
     with pytest.raises(ValueError, match=f"query 'q', document 'a' has the grade {grade}: grades are whole numbers"):
         ranking.compute(predictions=[prediction], references=[reference])
+    reference["grades"] = [1, 10**12]  # trec_eval would count them in a list of that length
+    with pytest.raises(ValueError, match="grades are whole numbers of at most 10000"):
+        ranking.compute(predictions=[prediction], references=[reference])
     reference["grades"] = [0, 2.0]
     assert ranking.compute(predictions=[prediction], references=[reference], measures=["nDCG@20"]) == {"nDCG@20": 1.0}
 
