@@ -195,7 +195,7 @@ def bi_encoder(tmp_path_factory) -> Path:
         (["--epochs", "nan"], "--num_train_epochs nan trains nothing"),
         (["--select_by", "foo"], "unknown measure 'foo'"),
         (["--starting_weights", 1], "`starting_weights` are three finite numbers"),
-        (["--learning_rate", "nan"], "--learning_rate must be a finite number"),
+        (["--learning_rate", "nan"], "--learning_rate must be from 0 to 1"),
         (["--neighbour_weight", "nan"], "`neighbour_weight` must be a finite number"),
         (["--folds", "none"], "--folds: by none there is no judged query in train"),
         (["--max_length", 3], "max_length 3: a query-passage pair has 3 special tokens"),
