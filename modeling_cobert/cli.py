@@ -147,7 +147,8 @@ def open_streams() -> None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            with suppress(OSError):  # where a pipe, say, has taken the place of the file that it was opened on
+                stream.reconfigure(errors="backslashreplace")
 
 
 def _as_utf8(argument: str) -> str:

@@ -129,3 +129,19 @@ def test_arguments_are_decoded_once():
     assert cli._as_utf8("how señor") == "how señor"
     escaped = "how señor".encode().decode("ascii", "surrogateescape")
     assert cli._as_utf8(escaped) == "how señor"
+
+
+def test_a_stream_whose_file_was_exchanged_beneath_it(tmp_path):
+    """As test runners and services do it: Python takes it for a file still, where it could seek."""
+    code = (
+        "import os, sys\n"
+        "from modeling_cobert import cli\n"
+        "reading, writing = os.pipe()\n"
+        "os.dup2(writing, 1)\n"
+        "cli.main(['--version'])\n"
+        "sys.stdout.flush()\n"
+        "sys.stderr.write(os.read(reading, 100).decode())\n"
+    )
+    with open(tmp_path / "out", "wb") as out:
+        done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, stdout=out, stderr=subprocess.PIPE)
+    assert done.returncode == 0 and done.stderr.startswith(b"cobert ")
