@@ -30,7 +30,7 @@ MINIMUM_TESTS ?= tests/test_configuration.py tests/test_modeling.py tests/test_i
 	tests/evaluation/test_measures.py tests/training/test_training.py tests/training/test_card.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test fuzz fuzz-files fuzz-options wheel-test lint format bench bench-retrieval bench-selection bench-training clean invariants fuzz-hostile audit licences minimum-versions kill-anywhere processes
+.PHONY: help install demo test fuzz fuzz-files fuzz-options wheel-test lint format bench bench-retrieval bench-selection bench-training clean invariants fuzz-hostile audit licences minimum-versions kill-anywhere processes help-texts
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 17
@@ -109,6 +109,9 @@ lint: $(STAMP)  ## ruff, and mypy on the package (settings in setup.cfg)
 format: $(STAMP)  ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+help-texts: $(STAMP)  ## write anew what `cobert COMMAND --help` prints
+	$(BIN)/python -c "from modeling_cobert.cli import write_help_texts; write_help_texts()"
 
 bench: bench-selection bench-training bench-retrieval  ## every benchmark, each a ratio in one run
 

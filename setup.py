@@ -50,7 +50,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     packages=find_packages(include=["modeling_cobert", "modeling_cobert.*"]),
-    package_data={"": ["*.json", "*.html", "*.md", "py.typed"]},
+    package_data={"": ["*.json", "*.html", "*.md", "py.typed"], "modeling_cobert.commands": ["help/*.txt"]},
     install_requires=CORE,
     extras_require=EXTRAS,
     entry_points={"console_scripts": ["cobert = modeling_cobert.cli:main"]},

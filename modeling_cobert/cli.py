@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from itertools import pairwise
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
@@ -57,7 +58,10 @@ COMMANDS = {
     "export": "turn a pointwise Co-BERT into a plain BERT cross-encoder",
 }
 
-_HELP_ALL = "--help-all"
+_HELP, _HELP_ALL = ("-h", "--help"), "--help-all"
+# What `--help` prints, written by `make help-texts`: to make one reads the libraries of a command, seconds of them.
+_HELP_TEXTS = Path(__file__).parent / "commands" / "help"
+_HELP_WIDTH = 100
 # What may be a model on the Hub, if there is no such file.
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 # What transformers' string_to_bool takes for a value.
@@ -66,6 +70,16 @@ _BOOLEANS = {"yes", "true", "t", "y", "1", "no", "false", "f", "n", "0"}
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
     """The docstring as it is, the default of every option that has one, and which options must be given."""
+
+    def __init__(self, prog: str):
+        super().__init__(prog, width=_HELP_WIDTH)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        # Not `--group-size N` beside `--group_size N`, although it is understood.
+        if len(action.option_strings) < 2 or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        values = self._format_args(action, self._get_default_metavar_for_optional(action))
+        return f"{action.option_strings[0]} {values}"
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         if action.required:
@@ -121,6 +135,9 @@ def run(name: str, argv: Sequence[str] | None = None) -> None:
     open_streams()
     argv = list(sys.argv[1:] if argv is None else argv)
     with _in_one_line("--debug" in argv):
+        if not {*_HELP}.isdisjoint(argv) and _HELP_ALL not in argv:
+            print(_stored_help(name), end="")
+            sys.exit(0)
         argv = [_as_utf8(argument) for argument in argv]
         module = importlib.import_module(f".commands.{name.replace('-', '_')}", __package__)
         level = getattr(module, "LOG_LEVEL", logging.INFO)
@@ -196,8 +213,6 @@ def parse(name: str, module: ModuleType, argv: Sequence[str]) -> tuple:
     parser = build_parser(name, module)
     if _HELP_ALL in argv:
         argv = ["--help"]
-    else:
-        _hide_foreign(parser, module)
     argv = _spell_out(_without_debug(argv, "debug" in _names(module)), _names(module, bool))
     *parsed, unknown = parser.parse_args_into_dataclasses(
         argv, return_remaining_strings=True, look_for_args_file=False
@@ -206,6 +221,24 @@ def parse(name: str, module: ModuleType, argv: Sequence[str]) -> tuple:
         known = [f"--{option}" for option in _names(module)]
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{_did_you_mean(unknown[0], known)}")
     return tuple(parsed)
+
+
+def _stored_help(name: str) -> str:
+    return (_HELP_TEXTS / f"{name}.txt").read_text(encoding="utf-8")
+
+
+def help_text(name: str) -> str:
+    """What `cobert NAME --help` is to print, made anew of the command's options."""
+    module = importlib.import_module(f".commands.{name.replace('-', '_')}", __package__)
+    parser = build_parser(name, module)
+    _hide_foreign(parser, module)
+    return parser.format_help()
+
+
+def write_help_texts() -> None:
+    """What `make help-texts` does, after options or their explanations have changed."""
+    for name in COMMANDS:
+        (_HELP_TEXTS / f"{name}.txt").write_text(help_text(name), encoding="utf-8")
 
 
 def build_parser(name: str, module: ModuleType) -> "HfArgumentParser":
@@ -232,9 +265,17 @@ def build_parser(name: str, module: ModuleType) -> "HfArgumentParser":
     if hasattr(module, "configure"):
         module.configure(parser)
     if "debug" not in _names(module):
-        help_text = "Show where in the code an error comes from."
-        parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=help_text)
+        explained = "Show where in the code an error comes from."
+        parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=explained)
+    parser.usage = _usage(parser)
     return parser
+
+
+def _usage(parser: argparse.ArgumentParser) -> str:
+    """What must be given; a line of all options would be forty lines."""
+    parts = [f"{a.option_strings[0]} {a.metavar or a.dest.upper()}" for a in parser._actions if a.required]
+    places = [f"[{a.dest}]" for a in parser._actions if not a.option_strings]
+    return " ".join([parser.prog, *parts, "[options]", *places])
 
 
 def _hide_foreign(parser: "HfArgumentParser", module: ModuleType) -> None:
@@ -249,7 +290,7 @@ def _hide_foreign(parser: "HfArgumentParser", module: ModuleType) -> None:
     for action in hidden:
         action.help = argparse.SUPPRESS
     if hidden:
-        parser.epilog = f"{len(hidden)} more options, Hugging Face's, work as well: {_HELP_ALL} lists them."
+        parser.epilog = f"More options, those of Hugging Face's Trainer, work as well: {_HELP_ALL} lists them."
 
 
 def _names(module: ModuleType, kind: type | None = None) -> list[str]:

@@ -17,15 +17,15 @@ def run(code: str, *arguments) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
 
 
-@pytest.mark.parametrize("argv", [[], ["--help"], ["--version"], ["trian"]])
-def test_the_list_of_commands_needs_no_library(argv):
+@pytest.mark.parametrize("argv", [[], ["--help"], ["--version"], ["trian"], ["train", "--help"], ["rerank", "-h"]])
+def test_help_needs_no_library(argv):
     code = f"""
 import json, sys
 from modeling_cobert import cli
 try:
     cli.main({argv})
 except SystemExit as end:
-    assert end.code == 2
+    assert end.code == (2 if "trian" in {argv} else 0)
 print(json.dumps(sorted(set({HEAVY}) & set(sys.modules))))
 """
     done = run(code)
@@ -88,7 +88,7 @@ class Interrupting(MetaPathFinder):
             os.kill(os.getpid(), signal.SIGINT)
 
 sys.meta_path.insert(0, Interrupting())
-cli.main(["train", "--help"])
+cli.main(["train", "--help-all"])
 """
     done = run(code)
     assert done.returncode == 130
