@@ -259,6 +259,7 @@ def test_what_is_lost_is_done_again_and_nothing_else(made, reproduce, monkeypatc
     output = tmp_path / "out"
     shutil.copytree(made[0], output)
     shutil.rmtree(output / "rows" / "cobert")
+    (output / "rows" / "calibrator" / "run.trec").unlink()  # its trainings are there
     shutil.rmtree(output / "rows" / "scorer" / "training" / "fold-2")
     manifest = output / "rows" / "scorer" / SETTINGS
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"counts": None}))
@@ -269,6 +270,15 @@ def test_what_is_lost_is_done_again_and_nothing_else(made, reproduce, monkeypatc
     assert trained == ["scorer/fold-2", "cobert/fold-1", "cobert/fold-2", "cobert/fold-3"]
     for name in ("tables.md", "results.json", "report.html"):
         assert (output / name).read_bytes() == (made[0] / name).read_bytes()
+
+
+def test_an_edited_run_is_refused(made, reproduce, tmp_path):
+    output = tmp_path / "out"
+    shutil.copytree(made[0], output)
+    edited = output / "rows" / "dph+kl" / "run.trec"
+    edited.write_bytes(edited.read_bytes().replace(b" 1 ", b" 2 "))
+    with pytest.raises(ValueError, match=r"dph\+kl/run.trec: not as it was written"):
+        reproduce(output)
 
 
 def test_killed_and_resumed(made, command, reproduce, tmp_path, monkeypatch):

@@ -212,7 +212,9 @@ def mix_sources(rows: RowsFolder, output: str | os.PathLike, options: MixtureOpt
         "sha256": {source.name: source.sha256 for source in sources if source.files},
     }
     if claim_folder(output, settings) is None:
-        write_settings(output, settings, _mix(rows, output, sources, turns, options, progress))
+        results = _mix(rows, output, sources, turns, options, progress)
+        files = [RUN, RESULTS, *(f"source-{number}.trec" for number, _ in enumerate(sources, start=1))]
+        write_settings(output, settings, results, [output / name for name in files])
     else:
         logger.warning("%s: done before", output)
     return json.loads((output / RESULTS).read_text(encoding="utf-8"))

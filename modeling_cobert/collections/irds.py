@@ -6,6 +6,7 @@ from typing import Any
 
 from .collection import Document, NoJudgmentsError
 from .folds import Fold
+from .trec import parse_grade
 
 
 class IrdsCollection:
@@ -40,8 +41,10 @@ class IrdsCollection:
         qrels: dict[str, dict[str, int]] = {}
         for judgment in judgments:
             grades = qrels.setdefault(judgment.query_id, {})
-            if grades.setdefault(judgment.doc_id, judgment.relevance) != judgment.relevance:
-                raise ValueError(f"{self.name}: query {judgment.query_id!r}, document {judgment.doc_id!r}: two grades")
+            where = f"{self.name}: query {judgment.query_id!r}, document {judgment.doc_id!r}"
+            grade = parse_grade(str(judgment.relevance), where)
+            if grades.setdefault(judgment.doc_id, grade) != grade:
+                raise ValueError(f"{where}: two grades")
         return qrels
 
     def qrels_source(self) -> str:

@@ -258,7 +258,7 @@ class Reproduction:
             write_run(folder / RUN, run, name)
             found = evaluate_run(self.qrels, run)
             counts = {"queries": found.queries, "missing": len(found.missing), "measures": found.means}
-            write_settings(folder, self.settings(row), counts)  # last: it is the mark that all is done
+            write_settings(folder, self.settings(row), counts, [folder / RUN])  # last: it is the mark that all is done
         self.process.wait_for_everyone()
 
     def _rank(self, model: str) -> Mapping[str, Mapping[str, float]]:

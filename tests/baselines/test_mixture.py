@@ -364,6 +364,19 @@ def test_done_before_and_other_settings(folded, tmp_path, caplog):
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in (tmp_path / "out").iterdir()} == files
 
 
+@pytest.mark.parametrize("name", ["run.trec", "source-2.trec", "results.json"])
+def test_what_is_lost_is_mixed_again_and_what_is_edited_is_refused(folded, tmp_path, name):
+    results = mix(folded, tmp_path / "out")
+    files = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    lost = tmp_path / "out" / name
+    lost.unlink()
+    assert mix(folded, tmp_path / "out") == results
+    assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == files
+    lost.write_bytes(files[lost].replace(b"1", b"2"))
+    with pytest.raises(ValueError, match=rf"{name}: not as it was written \(damaged, or edited\): remove it"):
+        mix(folded, tmp_path / "out")
+
+
 @pytest.mark.parametrize("kind", ["folded", "split"])
 def test_the_command_prints_each_source_beside_the_mixture(kind, request, tmp_path, capsys):
     argv = ["--rows", str(request.getfixturevalue(kind)), "--sources", *OWN, "--measure", "AP@10", "--step", "0.5"]

@@ -293,6 +293,14 @@ def test_real_trec_files(shared_data):
     assert {len(part) for fold in collection.folds() for part in (fold.validation, fold.test)} == {50}
 
 
+@pytest.mark.parametrize("grade", ["1000000", "-20000"])
+def test_grades_of_ir_datasets_are_bounded_as_those_of_files(irds, tmp_path, grade):
+    (tmp_path / "qrels").write_text(f"q2 0 d1 {grade}\n")
+    message = f"irds:tiny: query 'q2', document 'd1': the grade must be an integer of at most 10000, found '{grade}'"
+    with pytest.raises(ValueError, match=message):
+        open_collection(irds).qrels()
+
+
 @pytest.mark.parametrize("part", ["documents", "lookup", "queries", "judgments"])
 def test_what_ir_datasets_cannot_download_is_named(part, irds, monkeypatch):
     collection = open_collection(irds)
