@@ -286,7 +286,7 @@ def read_settings(
     path = Path(folder) / SETTINGS
     if not path.exists():
         cure = f": {made_by} makes one" if made_by else ""
-        raise FileNotFoundError(f"{path}: not there, so {Path(folder)} is no {step or 'step'}'s folder{cure}")
+        raise FileNotFoundError(f"{path}: not there, so {Path(folder)} is no folder of {step or 'a step'}{cure}")
     settings, made = _read(Path(folder))
     old = step is not None and settings.get("step") == step and settings.get("format") != format
     if old or (made_by and settings.get("step") == "groups"):

@@ -320,7 +320,7 @@ def test_what_is_missing_is_named(folded, trained, tmp_path):
     with pytest.raises(ValueError, match="fold-3.*training is not finished"):
         mix(folded, tmp_path / "out", ["selector", tmp_path / "model"])
     shutil.rmtree(tmp_path / "model" / "fold-3")
-    with pytest.raises(FileNotFoundError, match="fold-3.*is no training's folder"):
+    with pytest.raises(FileNotFoundError, match="fold-3.*is no folder of training"):
         mix(folded, tmp_path / "out", ["selector", tmp_path / "model"])
     # scores of one fold's model are not taken for another's
     shutil.copytree(trained / "fold-1", tmp_path / "model" / "fold-3")
