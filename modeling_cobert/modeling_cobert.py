@@ -3,28 +3,24 @@
 """The Co-BERT model: encode -> calibrate -> score, and the head over them."""
 
 import math
-import os
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import BertModel, PreTrainedModel
+from transformers import BertModel
 from transformers import initialization as init
-from transformers.utils import can_return_tuple, logging
+from transformers.utils import can_return_tuple
 
-from .checkpoint_cobert import check_config, check_weights
 from .configuration_cobert import CoBertConfig
-from .initialization_cobert import bert_weights, loading_faults, weights_that_are_none
+from .initialization_cobert import bert_weights
 from .loss_cobert import ranking_loss
 from .outputs_cobert import CoBertRankingOutput, CoBertRecorder
 
 # Not used here: transformers ships a model's code by following its relative imports; this brings the pipeline along.
 from .pipeline_cobert import CoBertTextRankingPipeline  # noqa: F401
-from .reranking_cobert import TextSide, rerank
+from .pretrained_cobert import CoBertPreTrainedModel
+from .reranking_cobert import rerank
 from .start_cobert import PROTOTYPE_SHARPNESS, SHARPNESS, CoBertFeedback, CoBertNeighbours, CoBertStart, cosines
-
-logger = logging.get_logger(__name__)
 
 
 class CoBertContextModel(BertModel):
@@ -35,7 +31,7 @@ class CoBertContextModel(BertModel):
         self.embeddings.word_embeddings = nn.Identity()
 
 
-class CoBertForGroupwiseRanking(PreTrainedModel):
+class CoBertForGroupwiseRanking(CoBertPreTrainedModel):
     r"""
     Re-ranks documents: a BERT encoder reads each query-passage pair, a 2-layer BERT calibrates each pair with the
     query's feedback documents (prototypes), a 4-layer BERT scores the documents of a group jointly.
@@ -50,18 +46,6 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
     [{'corpus_id': ..., 'score': ..., 'probability': ...}]
     ```
     """
-
-    config: CoBertConfig
-    base_model_prefix = "cobert"
-    main_input_name = "input_ids"
-    supports_gradient_checkpointing = True
-    # forward takes no loss arguments: without this the Trainer would scale the loss by the number of micro-batches.
-    accepts_loss_kwargs = False
-    _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_flex_attn = True
-    _supports_attention_backend = True
-    _no_split_modules = ["BertEmbeddings", "BertLayer"]
 
     def __init__(self, config: CoBertConfig):
         config.validate()  # again: fields may have been set since it was made, as from_pretrained(.., field=..) does
@@ -79,8 +63,6 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
         self.feedback = CoBertFeedback(config.num_prototypes, learned) if config.feedback_weight else None
         promising = config.neighbour_voters == "promising"
         self.neighbours = CoBertNeighbours(learned, promising) if config.neighbours_by else None
-        self.text_side = TextSide()
-        self.loading_faults = ""  # how the checkpoint's weights differ from the model's, if they do
         self.post_init()
 
     @torch.no_grad()
@@ -112,15 +94,6 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
         shape = (2, self.num_prototypes + 2, 5)
         ids = torch.arange(torch.Size(shape).numel()).reshape(shape)
         return {"input_ids": ids % self.config.get_text_config().vocab_size}
-
-    @property
-    def tokenizer(self):
-        """The tokenizer that was set or found so far; [`find_tokenizer`] looks for it."""
-        return self.text_side.tokenizer
-
-    @tokenizer.setter
-    def tokenizer(self, value) -> None:
-        self.text_side.tokenizer = value
 
     @property
     def num_prototypes(self) -> int:
@@ -433,70 +406,6 @@ class CoBertForGroupwiseRanking(PreTrainedModel):
     def rerank(self, query: str, documents, top_k: int | None = None, **options) -> list[dict]:
         """Text in, ranking out: see [`~reranking_cobert.rerank`] for the options."""
         return rerank(self, query, documents, top_k=top_k, **options)
-
-    def remember_source(self, name_or_path, **hub_options) -> None:
-        """Where `rerank` and `save_pretrained` look for the tokenizer: beside the weights, same revision and cache."""
-        given = {name: value for name, value in hub_options.items() if value is not None}
-        # A folder stays where it is, wherever the process goes.
-        name = os.path.abspath(name_or_path) if os.path.isdir(name_or_path) else str(name_or_path)
-        self.text_side.source = (name, given)
-
-    def find_tokenizer(self):
-        """The tokenizer that was set (`model.tokenizer = ...`), or the one beside this model's checkpoint."""
-        return self.text_side.find_tokenizer(self.config.encoder_config)
-
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *args, output_loading_info: bool = False, **kwargs):
-        """Loads as every model does, and remembers what the checkpoint lacked or had too much: `rerank` refuses it."""
-        hub = ("revision", "cache_dir", "token", "local_files_only", "subfolder")
-        where = {name: kwargs[name] for name in hub if kwargs.get(name) is not None}
-        if pretrained_model_name_or_path is not None:  # it is None for weights given as `state_dict`
-            kwargs = {"use_safetensors": True, **kwargs}  # a pickle is loaded only for those who ask for it
-            if kwargs.get("variant") is None:
-                cls._check_sizes(pretrained_model_name_or_path, where)
-        loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
-        model, info = loaded
-        if pretrained_model_name_or_path is not None:
-            model.remember_source(pretrained_model_name_or_path, **where)
-        name = pretrained_model_name_or_path or "the given weights"
-        model.loading_faults = loading_faults(name, info) or weights_that_are_none(name, model)
-        if model.start is not None and model.start.drops_what_was_learned():
-            model.loading_faults = f"{name}: has a weight for a score that its starting_weights leave out with a 0"
-        return (model, info) if output_loading_info else model
-
-    @classmethod
-    def _check_sizes(cls, name_or_path, where: dict) -> None:
-        check_config(name_or_path, **where)
-        config = CoBertConfig.from_pretrained(name_or_path, **where)
-        check_weights(name_or_path, config, lambda: cls(config), **where)
-
-    def save_pretrained(
-        self,
-        save_directory,
-        is_main_process: bool = True,
-        state_dict: dict | None = None,
-        push_to_hub: bool = False,
-        *args,
-        **kwargs,
-    ):
-        """Saves weights, config and code as every model does, and the tokenizer with them: the folder is complete."""
-        super().save_pretrained(save_directory, is_main_process, state_dict, push_to_hub, *args, **kwargs)
-        if is_main_process and not push_to_hub:
-            self._save_tokenizer(save_directory)
-
-    def _upload_modified_files(self, working_dir, *args, **kwargs):
-        # The last step of every push: the tokenizer joins the weights in one commit, on the same branch or in the same
-        # pull request, where an upload of its own would be another (and knows no `create_pr`).
-        self._save_tokenizer(working_dir)
-        return super()._upload_modified_files(working_dir, *args, **kwargs)
-
-    def _save_tokenizer(self, folder) -> None:
-        try:
-            tokenizer = self.find_tokenizer()
-        except (OSError, ValueError) as error:
-            logger.warning(f"No tokenizer is saved in {folder}: {error}")
-            return
-        tokenizer.save_pretrained(folder)
 
     @classmethod
     def from_bert_pretrained(cls, encoder, calibrator=None, scorer=None, **config) -> "CoBertForGroupwiseRanking":
