@@ -3,7 +3,6 @@
 """Co-BERT's configuration: three BertConfigs and how documents are cut, grouped and scored."""
 
 import copy
-import math
 from typing import Literal
 
 from huggingface_hub.dataclasses import strict
@@ -12,6 +11,7 @@ from transformers.configuration_utils import SubConfigSpec
 
 # No list has so many documents that feedback could learn from.
 MOST_PROTOTYPES = 10_000
+_FLOAT32_MAX = (2 - 2.0**-23) * 2.0**127
 
 
 @strict
@@ -160,6 +160,14 @@ class CoBertConfig(PreTrainedConfig):
     def hidden_size(self) -> int:
         return self.get_text_config().hidden_size
 
+    @hidden_size.setter
+    def hidden_size(self, value: int) -> None:
+        # Not an AttributeError, of which transformers makes a hundred lines.
+        raise ValueError(
+            f"`hidden_size={value}` is a field of `encoder_config`, as all of a BERT's are: set it there. A BERT's "
+            "own checkpoint becomes a Co-BERT by CoBertForGroupwiseRanking.from_bert_pretrained."
+        )
+
     def get_text_config(self, *args, **kwargs) -> BertConfig:
         # Only the encoder has a vocabulary: without this, resized embeddings would not load again.
         # transformers has a sub-config annotated with all that may be given; `__post_init__` leaves a BertConfig.
@@ -224,9 +232,9 @@ class CoBertConfig(PreTrainedConfig):
                 f"`group_overlap` must be at least 0 and below `group_size`: got an overlap of {self.group_overlap} "
                 f"with groups of {self.group_size}. Lower `group_overlap` or raise `group_size`."
             )
-        if self.num_prototypes > MOST_PROTOTYPES:
+        if not 0 <= self.num_prototypes <= MOST_PROTOTYPES:
             raise ValueError(
-                f"`num_prototypes` must be at most {MOST_PROTOTYPES}, got {self.num_prototypes}: every group has a "
+                f"`num_prototypes` must be from 0 to {MOST_PROTOTYPES}, got {self.num_prototypes}: every group has a "
                 "place for each."
             )
         positions = self.scorer_config.max_position_embeddings
@@ -261,7 +269,7 @@ class CoBertConfig(PreTrainedConfig):
         weights = self.starting_weights
         if weights is None:
             return
-        if len(weights) != 3 or not all(math.isfinite(weight) for weight in weights) or not any(weights):
+        if len(weights) != 3 or not all(map(_is_float32, weights)) or not any(weights):
             raise ValueError(
                 "`starting_weights` are three finite numbers, not all 0, for the encoder's own relevance, the "
                 f"selector's score and the first stage's, such as [1, 0.5, 0.5]; got {weights}."
@@ -269,8 +277,8 @@ class CoBertConfig(PreTrainedConfig):
 
     def validate_feedback(self):
         """Feedback has something to start from, and documents to learn from."""
-        if not math.isfinite(self.feedback_weight):
-            raise ValueError(f"`feedback_weight` must be a finite number, got {self.feedback_weight}.")
+        if not _is_float32(self.feedback_weight):
+            raise ValueError(f"`feedback_weight` must be a finite number of float32, got {self.feedback_weight}.")
         if self.feedback_weight and (self.starting_weights is None or not self.num_prototypes):
             raise ValueError(
                 "`feedback_weight` needs `starting_weights`, which tell the best documents, and `num_prototypes` of "
@@ -286,8 +294,8 @@ class CoBertConfig(PreTrainedConfig):
                 f"`content_size={self.content_size}` needs the Hub id or folder of a bi-encoder as `selector`, whose "
                 f"vectors they are, not {self.selector!r}."
             )
-        if not math.isfinite(self.neighbour_weight):
-            raise ValueError(f"`neighbour_weight` must be a finite number, got {self.neighbour_weight}.")
+        if not _is_float32(self.neighbour_weight):
+            raise ValueError(f"`neighbour_weight` must be a finite number of float32, got {self.neighbour_weight}.")
         if self.neighbour_weight and self.starting_weights is None:
             raise ValueError("`neighbour_weight` needs `starting_weights`: set them, or leave it 0.")
         if not self.neighbour_weight and (self.neighbour_likeness is not None or self.neighbour_voters != "all"):
@@ -307,6 +315,11 @@ class CoBertConfig(PreTrainedConfig):
                 "`selector='self'` needs a relevance head on single passages, and the variant with a scorer but no "
                 "calibrator has none. Use 'lexical', 'first-stage' or a cross-encoder, or set `use_calibrator=True`."
             )
+
+
+def _is_float32(weight: float) -> bool:
+    """Whether a weight is a finite number also where models keep it."""
+    return abs(weight) <= _FLOAT32_MAX
 
 
 def context_config(encoder_config: PreTrainedConfig, **fields) -> BertConfig:

@@ -23,6 +23,12 @@ def bert_weights(cls, encoder: str | os.PathLike, calibrator, scorer, fields: di
     """Does the work of [`CoBertForGroupwiseRanking.from_bert_pretrained`]."""
     if "encoder_config" in fields:
         raise ValueError("`encoder_config` comes from the encoder's checkpoint: pass the other fields only")
+    unknown = sorted(fields.keys() - cls.config_class.__annotations__.keys())
+    if unknown:
+        raise TypeError(
+            f"CoBertConfig has no field {', '.join(unknown)}: correct the name, and give what concerns the loaded "
+            "model, such as its dtype and device, to the model (`.to(..)`)"
+        )
     is_cobert = check_config(encoder).get("model_type") == cls.config_class.model_type
     source = _cobert_source(cls, encoder) if is_cobert else _bert_source(encoder)
     config = _build_config(cls, source.config, calibrator, scorer, source.fields | fields)

@@ -24,7 +24,8 @@ def listwise(logits: Tensor, grades: Tensor, real: Tensor) -> Tensor:
     """Softmax cross-entropy against the grades' share of the group (ListNet's top-one form, Cao et al. 2007)."""
     log_probabilities = logits.masked_fill(~real, torch.finfo(logits.dtype).min).log_softmax(dim=-1)
     total = grades.sum(dim=-1)
-    losses = -(grades / total.clamp(min=1).unsqueeze(-1) * log_probabilities.masked_fill(~real, 0.0)).sum(dim=-1)
+    share = grades / total.clamp(min=torch.finfo(logits.dtype).tiny).unsqueeze(-1)
+    losses = -(share * log_probabilities.masked_fill(~real, 0.0)).sum(dim=-1)
     return _mean(losses, total > 0)
 
 
@@ -78,8 +79,8 @@ def ranking_loss(name: str, logits: Tensor, labels: Tensor, mask: Tensor | None 
     Args:
         name (`str`): a key of `LOSSES`.
         logits (`torch.Tensor` of shape `(groups, documents)`): one relevance logit each.
-        labels (`torch.Tensor` of shape `(groups, documents)`): grades; -100 where there is none. A grade below 0
-            (TREC's junk pages) counts as 0.
+        labels (`torch.Tensor` of shape `(groups, documents)`): grades; -100 or NaN where there is none. A grade below
+            0 (TREC's junk pages) counts as 0.
         mask (`torch.Tensor` of shape `(groups, documents)`, *optional*): true or 1 for real candidates.
 
     Example:
@@ -92,7 +93,7 @@ def ranking_loss(name: str, logits: Tensor, labels: Tensor, mask: Tensor | None 
     tensor(0.6931)
     ```
     """
-    real = labels != IGNORE
+    real = (labels != IGNORE) & ~labels.isnan()
     if mask is not None:
         real = real & mask.bool()
     # In float32 also under autocast and half precision, where a sum over thousands of pairs would lose its digits;

@@ -31,15 +31,17 @@ class CoBertTextRankingPipeline(Pipeline):
 
     def __call__(self, inputs, *args, num_workers=None, batch_size=None, **options):
         """Ranks; `batch_size` changes nothing, since `rerank` makes its own batches (`batch_tokens`) of each query."""
-        if isinstance(inputs, list | tuple) and not inputs:
-            return []
+        if isinstance(inputs, list | tuple):
+            inputs = list(inputs)
+            if not inputs:
+                return []
         return super().__call__(inputs, *args, num_workers=num_workers, batch_size=1, **options)
 
     def _sanitize_parameters(self, **options):
         unknown = sorted(set(options) - set(OPTIONS))
         if unknown:
             raise TypeError(f"unknown option {', '.join(unknown)}: the pipeline takes {', '.join(OPTIONS)}")
-        return {}, {name: value for name, value in options.items() if value is not None}, {}
+        return {}, options, {}
 
     def preprocess(self, inputs):
         if not isinstance(inputs, dict) or not {"query", "documents"} <= set(inputs):

@@ -3,6 +3,7 @@
 """Text in, ranking out: cut, select, encode every distinct pair once, calibrate, score in groups, rank."""
 
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -41,6 +42,9 @@ from .selection_cobert import (
     load_selector,
 )
 from .words_cobert import WordVectors, document_text, word_vectors
+
+# Of documents and of tokens: beyond it lie only slips of the hand.
+MOST = 2**31
 
 # Held while what all threads share is changed: what is loaded on first use, and training or evaluation mode.
 _LOADING, _MODES = Lock(), Lock()
@@ -125,7 +129,7 @@ def rerank(
     top_k: int | None = None,
     *,
     tokenizer=None,
-    selector: str | None = None,
+    selector: str | os.PathLike | None = None,
     return_documents: bool = False,
     batch_tokens: int | None = None,
     show_progress_bar: bool | None = None,
@@ -141,7 +145,7 @@ def rerank(
             model with `starting_weights` also reads their first-stage `score`; where none has one, the order serves.
         top_k (`int`, *optional*): how many to return; all by default.
         tokenizer (`PreTrainedTokenizerBase`, *optional*): by default the one beside the checkpoint.
-        selector (`str`, *optional*): overrides the config's `selector`.
+        selector (`str` or `os.PathLike`, *optional*): overrides the config's `selector`.
         return_documents (`bool`, *optional*, defaults to `False`): whether each result has the document's `text`.
         batch_tokens (`int`, *optional*): the most tokens in a batch, padding included; by default 1024 on a CPU, else
             16384.
@@ -151,9 +155,11 @@ def rerank(
 
     Returns:
         `list[dict]`: best first, `corpus_id` (the document's place in `documents`), `score` (the logit), `probability`
-        (its sigmoid) and, if asked for, `text`. Ties keep the given order.
+        (its sigmoid) and, if asked for, `text`. Ties keep the given order; equal documents tie where one group has
+        them all, and in two groups may differ by what else is there.
     """
     documents = _check_inputs(query, documents, top_k, batch_tokens)
+    selector = _check_names(selector, tokenizer)
     if model.loading_faults and not allow_fresh_weights:
         raise ValueError(
             f"{model.loading_faults}. Its ranking would mean nothing: load a whole checkpoint or, if the model was "
@@ -169,7 +175,7 @@ def rerank(
     selector = selector if selector is not None else model.config.selector
     batch_tokens = default_batch_tokens(input_device(model)) if batch_tokens is None else batch_tokens
     with _inference(model), one_thread_a_batch(), _progress(show_progress_bar) as advance:
-        encoded = encode_list(model, pairs, query, documents, selector, batch_tokens, advance)
+        encoded = encode_list(model, pairs, query, documents, selector, batch_tokens, advance, advance)
         scores = score_list(model, encoded, batch_tokens)
     for place, score in enumerate(scores):
         if math.isinf(score):
@@ -182,7 +188,14 @@ def rerank(
 
 
 def encode_list(
-    model, pairs: PairTokenizer, query: str, documents: Sequence, selector: str, batch_tokens: int, advance=None
+    model,
+    pairs: PairTokenizer,
+    query: str,
+    documents: Sequence,
+    selector: str,
+    batch_tokens: int,
+    advance=None,
+    advance_selection=None,
 ) -> EncodedList:
     """Each document's best passage, encoded, with the selector's score of it and, where wanted, content and words."""
     config, device = model.config, input_device(model)
@@ -208,11 +221,11 @@ def encode_list(
     own_cut = cut if chooser.pairs is None else chooser.cut(documents, *shape)
     content = None
     if config.content_size:
-        passages = content_selector(model, selector).embed_passages(own_cut, batch_tokens)
+        passages = content_selector(model, selector).embed_passages(own_cut, batch_tokens, advance_selection)
         best, relevance = best_passages(chooser.score_embedded(query, own_cut, passages))
         content = passages[_places(own_cut, best)]
     else:
-        best, relevance = choose_passages(chooser, query, own_cut, batch_tokens)
+        best, relevance = choose_passages(chooser, query, own_cut, batch_tokens, advance_selection)
     chosen = [pairs.pair(query_ids, d.tokens(place)) for d, place in zip(cut, best, strict=True)]
     return EncodedList(
         vectors=encode_pairs(model, pairs, chosen, batch_tokens, advance),
@@ -426,6 +439,15 @@ def _likeness_of_groups(words: WordVectors, groups: Sequence[tuple[int, int]], l
     return torch.stack([F.pad(square, (0, longest - len(square)) * 2) for square in squares])
 
 
+def _check_names(selector: str | os.PathLike | None, tokenizer) -> str | None:
+    """The selector's name as a string; what is none, and a tokenizer's name in its place, are errors."""
+    if selector is not None and not isinstance(selector, str | os.PathLike):
+        raise TypeError(f"selector must be a name or a folder, not {selector!r}")
+    if isinstance(tokenizer, str | os.PathLike):
+        raise TypeError(f"tokenizer must be one, not its name: pass AutoTokenizer.from_pretrained({str(tokenizer)!r})")
+    return None if selector is None else os.fspath(selector)
+
+
 def _check_inputs(query: str, documents, top_k: int | None, batch_tokens: int | None) -> list:
     """The documents as a list; what cannot be ranked is an error before any work."""
     if not isinstance(query, str):
@@ -435,11 +457,13 @@ def _check_inputs(query: str, documents, top_k: int | None, batch_tokens: int | 
     if isinstance(documents, str | bytes | Mapping):
         raise TypeError(f"documents must be a list of documents, not one {type(documents).__name__}")
     # Going through a table would give the names of its columns.
-    if not isinstance(documents, Iterable) or hasattr(documents, "columns"):
+    if not isinstance(documents, Iterable) or hasattr(documents, "columns") or getattr(documents, "shape", None) == ():
         raise TypeError(f"documents must be a list of documents, not {type(documents).__name__}")
     for name, number in (("top_k", top_k), ("batch_tokens", batch_tokens)):
         if number is not None and not isinstance(number, Integral):
             raise TypeError(f"{name} must be a whole number, not {number!r}")
+        if number is not None and number > MOST:
+            raise ValueError(f"{name} must be at most {MOST}, got {number}")
     if top_k is not None and top_k < 0:
         raise ValueError(f"top_k must not be negative, got {top_k}")
     return list(documents)
@@ -469,7 +493,7 @@ def _inference(model) -> Iterator[None]:
 @contextmanager
 def _progress(show: bool | None) -> Iterator:
     delay = 0 if show else 3
-    with tqdm(desc="Encoding", unit=" pairs", disable=None if show is None else not show, delay=delay) as bar:
+    with tqdm(desc="Reading", unit=" passages", disable=None if show is None else not show, delay=delay) as bar:
         yield bar.update
 
 

@@ -149,10 +149,10 @@ class BiEncoderSelector(Selector):
         cosines = (passages * self.embed_query(query).to(passages.device)).sum(dim=-1)
         return by_document(cosines.tolist(), documents)
 
-    def embed_texts(self, texts: Sequence[str], batch_tokens: int) -> Tensor:
+    def embed_texts(self, texts: Sequence[str], batch_tokens: int, advance: Callable | None = None) -> Tensor:
         """Unit vectors `(texts, hidden)` of passages that were chosen before, given as text."""
         rows = [self.pairs.single(text.ids) for text in self.pairs.tokenize(texts)]
-        return self.embed_rows(rows, batch_tokens)
+        return self.embed_rows(rows, batch_tokens, advance)
 
     def embed_passages(
         self,

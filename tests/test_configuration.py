@@ -7,7 +7,7 @@ import tiny
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, BertConfig
 
-from modeling_cobert import CoBertConfig
+from modeling_cobert import CoBertConfig, CoBertForGroupwiseRanking
 
 
 def test_defaults_are_the_papers():
@@ -80,6 +80,10 @@ WIDER = {"hidden_size": 32, "num_attention_heads": 4}
         ({"group_overlap": -1}, "group_overlap. must be at least 0"),
         ({"group_size": 0}, "group_size. must be at least 1"),
         ({"num_prototypes": 0}, "at least one prototype.*set `use_calibrator=False`"),
+        ({"num_prototypes": -1, "use_calibrator": False}, "num_prototypes. must be from 0 to 10000, got -1"),
+        ({"starting_weights": [0, 1, 0], "feedback_weight": 1e39}, "finite number of float32, got 1e[+]39"),
+        ({"starting_weights": [0, 1e39, 0]}, "three finite numbers"),
+        ({"starting_weights": [0, 1, 0], "neighbour_weight": float("nan")}, "neighbour_weight. must be a finite"),
         ({"passage_overlap": 10}, "overlap of 10 with passages of 10 words"),
         ({"passage_words": 0}, "passages of 0 words"),
         ({"max_length": 65}, "encoder's 64 positions, got 65. Lower `max_length`"),
@@ -99,6 +103,17 @@ def test_what_is_refused(fields, message):
         fields = {**fields, "encoder_config": {**tiny.bert_config(5, 4, 40).to_dict(), **fields["encoder_config"]}}
     with pytest.raises(StrictDataclassError, match=f"(?s){message}"):
         tiny.config(**fields)
+
+
+def test_a_berts_own_fields_and_checkpoints_are_told_apart(tmp_path):
+    """A ValueError with the cure, where transformers would make an AttributeError and a page of log of it."""
+    for ask in (
+        lambda: tiny.config(hidden_size=384),
+        lambda: CoBertConfig.from_pretrained(tiny.bert_checkpoint(tmp_path / "bert")),
+        lambda: CoBertForGroupwiseRanking.from_pretrained(tiny.bert_checkpoint(tmp_path / "bert")),
+    ):
+        with pytest.raises(ValueError, match="hidden_size=.* is a field of `encoder_config`.*from_bert_pretrained"):
+            ask()
 
 
 def test_what_a_variant_does_not_use_is_not_checked():

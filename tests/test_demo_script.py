@@ -51,11 +51,16 @@ def test_every_row_of_the_gains(encoders, tmp_path, caplog):
     assert f"row {len(SYSTEMS)} of {len(SYSTEMS)}, seed 42: {labels[-1]}" in caplog.text
     assert not list(tmp_path.rglob("checkpoint-*"))
     written = json.loads((tmp_path / "results.json").read_text())["validation"]
-    assert list(gains.validation) == list(written) == labels
+    mixture = "First stage + bi-encoder, tuned"
+    assert list(gains.validation) == list(written) == [mixture, *labels]
+    mixed = [fold["validation"] for fold in json.loads((tmp_path / "mixture" / "results.json").read_text())["folds"]]
+    assert gains.validation[mixture] == pytest.approx(sum(mixed) / 5)
     folds = [tmp_path / "start" / "seed-42" / f"fold-{number}" for number in range(1, 6)]
     found = [json.loads((fold / "results.json").read_text())["validation"]["nDCG@20"] for fold in folds]
     assert gains.validation["Start: what is known, weights learned"] == pytest.approx(sum(found) / 5)
-    assert [row[0] for row in gains.tables()[-1].rows] == labels
+    chosen = {row[0]: row[2] for row in gains.tables()[-1].rows}
+    assert chosen == {mixture: "mixture"} | {system.label: system.name for system in SYSTEMS}
+    assert all((tmp_path / name).is_dir() for name in chosen.values())
 
 
 def test_seeds_are_averaged_query_by_query():

@@ -149,6 +149,9 @@ def test_what_is_refused(plain, tmp_path):
         from_bert(tiny.bert_checkpoint(tmp_path / "three", layers=3), max_length=32)
     with pytest.raises(ValueError, match="encoder_config. comes from"):
         from_bert(plain, encoder_config={})
+    for wrong in ({"use_calibratr": False}, {"dtype": "bfloat16"}, {"device_map": "meta"}):
+        with pytest.raises(TypeError, match=f"CoBertConfig has no field {next(iter(wrong))}: correct the name"):
+            from_bert(plain, max_length=32, **wrong)
     with pytest.raises(ValueError, match="pass one of the two"):
         from_bert(plain, scorer=plain, scorer_config={"num_hidden_layers": 1}, max_length=32)
     with pytest.raises(OSError):

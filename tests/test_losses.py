@@ -117,6 +117,19 @@ def test_grades_below_zero_are_not_relevant():
         assert_close(junk, plain)
 
 
+def test_a_label_that_is_no_number_is_no_label():
+    logits = torch.tensor([LOGITS])
+    for name in LOSSES:
+        nan, none = (ranking_loss(name, logits, torch.tensor([[1.0, x, 2.0]])) for x in (NAN, -100.0))
+        assert_close(nan, none)
+
+
+def test_a_grades_share_of_the_group_has_no_unit():
+    logits = torch.tensor([LOGITS])
+    whole = ranking_loss("listwise", logits, torch.tensor([[2.0, 0.0, 1.0]]))
+    assert_close(ranking_loss("listwise", logits, torch.tensor([[0.2, 0.0, 0.1]])), whole)
+
+
 def test_any_grade_above_zero_is_relevant_to_the_pointwise_loss():
     logits = torch.tensor([LOGITS])
     assert_close(

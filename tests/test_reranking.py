@@ -10,11 +10,12 @@ import pytest
 import tiny
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import BertTokenizer
+from transformers import BertTokenizer, pipeline
 
 from modeling_cobert import CoBertForGroupwiseRanking, CoBertTextRankingPipeline
 from modeling_cobert.grouping_cobert import best_first, overlapping_spans
-from modeling_cobert.passages_cobert import count_terms
+from modeling_cobert.passages_cobert import PairTokenizer, count_terms
+from modeling_cobert.reranking_cobert import encode_list
 from modeling_cobert.selection_cobert import counted_scores, load_selector
 
 QUERY = "how do bees see colour"
@@ -240,6 +241,15 @@ def test_errors(tokenizer):
     for name, number in (("top_k", "2"), ("top_k", 1.5), ("batch_tokens", "1024")):
         with pytest.raises(TypeError, match=f"{name} must be a whole number, not {number!r}"):
             model.rerank(QUERY, ["car"], **{name: number})
+    for name in ("top_k", "batch_tokens"):
+        with pytest.raises(ValueError, match=f"{name} must be at most"):
+            model.rerank(QUERY, ["car"], **{name: 10**20})
+    with pytest.raises(TypeError, match="selector must be a name or a folder, not 3"):
+        model.rerank(QUERY, ["car"], selector=3)
+    with pytest.raises(TypeError, match="tokenizer must be one, not its name"):
+        model.rerank(QUERY, ["car"], tokenizer="a/folder")
+    with pytest.raises(TypeError, match="must be a list of documents, not ndarray"):
+        model.rerank(QUERY, numpy.array("car"))
     with pytest.raises(ValueError, match="scorer but no calibrator has none"):
         make(tokenizer, use_calibrator=False).rerank(QUERY, ["car"], selector="self")
     with pytest.raises(OSError):
@@ -249,6 +259,18 @@ def test_errors(tokenizer):
     torch.nn.init.constant_(model.classifier.weight, float("nan"))
     with pytest.raises(ValueError, match="not a number"):
         model.rerank(QUERY, ["car", "bees"])
+
+
+def test_a_selector_may_be_a_path_and_is_seen_to_work(tokenizer, tmp_path):
+    """What a bi-encoder embeds counts in the progress too, beside the pairs."""
+    model, folder = make(tokenizer), tiny.bert_checkpoint(tmp_path / "bert", layers=1)
+    documents = texts(5)
+    assert model.rerank(QUERY, documents, selector=folder) == model.rerank(QUERY, documents, selector=str(folder))
+    pairs, told, embedded = PairTokenizer(tokenizer, 32), [], []
+    with torch.no_grad():
+        encode_list(model, pairs, QUERY, documents, str(folder), 64, told.append, embedded.append)
+    cut = pairs.cut(documents, model.config.passage_words, model.config.passage_overlap)
+    assert sum(told) == 5 < sum(embedded) == sum(len(document.spans) for document in cut)
 
 
 def test_an_empty_query_and_a_table_are_refused(tokenizer):
@@ -450,7 +472,12 @@ def test_pipeline(tokenizer):
         model.rerank(QUERY, documents, top_k=1),
         [],
     ]
-    assert pipe([]) == []
+    assert pipe([]) == pipe(()) == []
+    assert pipe((question, question)) == [model.rerank(QUERY, documents)] * 2
+    one = CoBertTextRankingPipeline(model=model, tokenizer=tokenizer, device="cpu", top_k=1)
+    assert one(question) == model.rerank(QUERY, documents, top_k=1)
+    assert one(question, top_k=None) == model.rerank(QUERY, documents)
+    assert pipeline("text-ranking", model=model, tokenizer=tokenizer)(question) == model.rerank(QUERY, documents)
     assert pipe([question] * 3, batch_size=2) == [model.rerank(QUERY, documents)] * 3
     by_two = CoBertTextRankingPipeline(model=model, tokenizer=tokenizer, device="cpu", batch_size=2)
     assert by_two([question] * 3) == [model.rerank(QUERY, documents)] * 3

@@ -11,6 +11,7 @@ the report, come from a collection's folder, from ir_datasets (`irds:<id>`) or f
 import json
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -89,6 +90,7 @@ LOG_LEVEL = logging.WARNING
 def named_paths(arguments: list[str]) -> dict[str, str]:
     """`NAME=PATH` or `PATH`, which is named after the file; two of one name are told apart by their folders."""
     named: dict[str, str] = {}
+    files = Counter(_file_name(path) for path in arguments if os.path.exists(path))
     for argument in arguments:
         # Both a name and a path may hold an equals sign: the path is what exists.
         signs = [i for i, character in enumerate(argument) if character == "="]
@@ -97,12 +99,16 @@ def named_paths(arguments: list[str]) -> dict[str, str]:
             name, path = argument[:sign], argument[sign + 1 :]
         else:
             path = argument
-            name = Path(path).name.removesuffix(".gz").rsplit(".", 1)[0] or path
-            name = path if name in named else name
+            name = _file_name(path)
+            name = path if name in named or files[name] > 1 else name
         if name in named:
             raise ValueError(f"two runs are named {name!r}; name them apart as NAME=PATH")
         named[name] = path
     return named
+
+
+def _file_name(path: str) -> str:
+    return Path(path).name.removesuffix(".gz").rsplit(".", 1)[0] or path
 
 
 def judgments(args: CompareArguments) -> tuple[dict, dict, str]:

@@ -67,12 +67,8 @@ class GroupCollator:
         """What is real `(batch, m + n)`, and the grades `(batch, n)`, -100 where there are none."""
         if not groups:
             raise ValueError("a batch needs at least one group")
+        _check_groups(groups)
         m, counts = self.num_prototypes, [len(group["grades"]) for group in groups]
-        for group, count in zip(groups, counts, strict=True):
-            if count == 0:
-                raise ValueError(
-                    f"query {group['query_id']!r}, group {group.get('group')}: a group without candidates"
-                )
         mask = torch.zeros(len(groups), m + max(counts), dtype=torch.long)
         labels = torch.full((len(groups), max(counts)), IGNORE, dtype=torch.long)
         for i, (group, count) in enumerate(zip(groups, counts, strict=True)):
@@ -106,6 +102,24 @@ class GroupCollator:
             laid[i, : len(prototypes)] = prototypes
             laid[i, m : m + len(group[name])] = group[name]
         return laid
+
+
+def _check_groups(groups: Sequence[Mapping]) -> None:
+    """Every group has candidates, and everything that a batch takes of it as often."""
+    for group in groups:
+        named = f"query {group['query_id']!r}, group {group.get('group')}"
+        if "grades" not in group:
+            raise ValueError(f"{named}: it has no grades; of candidates that nobody judged they are None")
+        count = len(group["grades"])
+        if count == 0:
+            raise ValueError(f"{named}: a group without candidates")
+        kept = ("vectors" if "vectors" in group else "passages", "teacher_scores", "starting_scores", "content")
+        for name in kept:
+            if name in group and len(group[name]) != count:
+                raise ValueError(f"{named}: it has {count} grades, but {len(group[name])} {name}")
+        texts = [*group.get("prototype_passages", ()), *group.get("passages", ())]
+        if "vectors" not in group and not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"{named}: a passage is no string")
 
 
 def _teacher_scores(groups: Sequence[Mapping], width: int) -> Tensor:

@@ -258,6 +258,6 @@ def map_queries(
     shards = QueryShards(folder, list(inputs.queries), schema)
     total = sum(len(inputs.run[query_id]) for query_id in shards.missing()) // state.num_processes
     show = progress and state.is_main_process
-    with progress_bar(desc=description, unit="pairs", total=total, show=show) as bar:
+    with progress_bar(desc=description, unit="documents", total=total, show=show) as bar:
         shards.fill(lambda query_id: function(query_id, bar.update), state)
     return list(shards.read())

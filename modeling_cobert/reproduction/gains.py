@@ -190,8 +190,8 @@ class Gains:
         comparisons (`list[Comparison]`): of each row with the twins without context: the one that has the same start
             and, where it is trained, the pointwise one.
         folders (`dict[str, Path]`): label of a trained row to the folder of its first seed's training.
-        validation (`dict[str, float]`): label of a trained row to its nDCG@20 on the validation queries, the mean of
-            its folds and seeds: what a row is to be chosen by.
+        validation (`dict[str, float]`): label of a trained row, or of the tuned mixture, to its nDCG@20 on the
+            validation queries, the mean of its folds and seeds: what a row is to be chosen by.
     """
 
     rows: RowsFolder
@@ -202,10 +202,14 @@ class Gains:
 
     def tables(self) -> list[Table]:
         """Measures, changes against the twin, and what to choose a row by."""
+        names = {system.label: system.name for system in SYSTEMS} | {MIXTURE: "mixture"}
         chosen = Table(
-            ["system", f"validation {CHOICE}"],
-            [[label, f"{value:.4f}"] for label, value in self.validation.items()],
-            notes=["Choose a row by these: figures of the test queries would flatter what they have chosen."],
+            ["system", f"validation {CHOICE}", "row"],
+            [[label, f"{value:.4f}", names[label]] for label, value in self.validation.items()],
+            notes=[
+                "Choose a row by these: figures of the test queries would flatter what they have chosen. A row's name "
+                "is its folder, and what --only takes."
+            ],
         )
         return [
             results_table(self.evaluations, self.comparisons, twins(self.evaluations)),
@@ -227,14 +231,16 @@ def measure_gains(collection: Collection, options: GainsOptions, splits: SplitOp
     output = Path(options.output)
     check_gains(collection, options, splits)
     rows = prepare_rows(collection, options, splits)
-    mix_sources(rows, output / "mixture", MixtureOptions(["first-stage", "selector"]), progress=False)
+    mixed = mix_sources(
+        rows, output / "mixture", MixtureOptions(["first-stage", "selector"], measure=CHOICE), progress=False
+    )
     runs = {
         FIRST_STAGE: [output / "mixture" / "source-1.trec"],
         BI_ENCODER: [output / "mixture" / "source-2.trec"],
         MIXTURE: [output / "mixture" / "run.trec"],
     }
     folders: dict[str, Path] = {}
-    validation: dict[str, float] = {}
+    validation = {MIXTURE: math.fsum(fold["validation"] for fold in mixed["folds"]) / len(mixed["folds"])}
     for number, system in enumerate(options.systems, start=1):
         trained = []
         for seed in options.seeds:

@@ -3,7 +3,7 @@
 import logging
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -45,6 +45,8 @@ class StoredVectors:
         device (`torch.device`): where they are made.
     """
 
+    unit = "pairs"
+
     def __init__(self, rows, folder: str | os.PathLike, made: Fingerprint, width: int, device: torch.device):
         self.rows, self.width, self.device = rows, width, device
         self.files: list[list[int]] = []  # the rows of each file
@@ -74,8 +76,8 @@ class StoredVectors:
             self._opened[number] = BlockFile(self.paths[number], self.sizes[number])
         return self._opened[number][block]
 
-    def make(self, rows: Sequence[Mapping], batch_tokens: int) -> Tensor:
-        """The vectors `(candidates, width)` of some rows, one after the other."""
+    def make(self, rows: Sequence[Mapping], batch_tokens: int, advance: Callable[[int], object]) -> Tensor:
+        """The vectors `(candidates, width)` of some rows, one after the other; equal ones may be counted once."""
         raise NotImplementedError
 
     def encode(self, batch_tokens: int | None = None, state: PartialState | None = None) -> None:
@@ -92,14 +94,21 @@ class StoredVectors:
             self._check_space(missing)
         batch_tokens = batch_tokens or default_batch_tokens(self.device)
         total = -(-missing // state.num_processes)
-        with progress_bar(desc="Encoding", unit="pairs", total=total, show=state.is_main_process) as bar:
-            fill(self.paths, lambda number: bar.update(self._encode(number, batch_tokens)), state)
+        with progress_bar(desc="Encoding", unit=self.unit, total=total, show=state.is_main_process) as bar:
+            fill(self.paths, lambda number: self._encode(number, batch_tokens, bar.update), state)
 
     @torch.no_grad()
-    def _encode(self, number: int, batch_tokens: int) -> int:
-        encoded = self.make([self.rows[i] for i in self.files[number]], batch_tokens)
+    def _encode(self, number: int, batch_tokens: int, advance: Callable[[int], object]) -> None:
+        told = 0
+
+        def tell(count: int) -> None:
+            nonlocal told
+            told += count
+            advance(count)
+
+        encoded = self.make([self.rows[i] for i in self.files[number]], batch_tokens, tell)
         write_blocks(self.paths[number], encoded.float(), self.sizes[number])
-        return len(encoded)
+        advance(len(encoded) - told)
 
     def _check_space(self, missing: int) -> None:
         needed = missing * self.width * 4
@@ -136,11 +145,11 @@ class FrozenVectors(StoredVectors):
         made.add_weights(model.encoder)
         super().__init__(rows, folder, made, config.hidden_size, model.device)
 
-    def make(self, rows: Sequence[Mapping], batch_tokens: int) -> Tensor:
+    def make(self, rows: Sequence[Mapping], batch_tokens: int, advance: Callable[[int], object]) -> Tensor:
         training = self.model.training
         self.model.eval()
         pairs = [pair for row in rows for pair in self._pair_rows(row)]
-        encoded = map_rows(pairs, self.pairs, self.model.encode, self.model.device, batch_tokens)
+        encoded = map_rows(pairs, self.pairs, self.model.encode, self.model.device, batch_tokens, advance)
         self.model.train(training)
         return encoded
 
@@ -175,6 +184,8 @@ class ContentVectors(StoredVectors):
         rows, folder: as for [`FrozenVectors`].
     """
 
+    unit = "passages"
+
     def __init__(self, selector: BiEncoderSelector, rows, folder: str | os.PathLike):
         self.selector, config = selector, selector.model.config
         made = Fingerprint()
@@ -204,5 +215,6 @@ class ContentVectors(StoredVectors):
             self._kept[number] = super().__call__(str(number))
         return self._kept[number]
 
-    def make(self, rows: Sequence[Mapping], batch_tokens: int) -> Tensor:
-        return self.selector.embed_texts([passage for row in rows for passage in row["passages"]], batch_tokens)
+    def make(self, rows: Sequence[Mapping], batch_tokens: int, advance: Callable[[int], object]) -> Tensor:
+        passages = [passage for row in rows for passage in row["passages"]]
+        return self.selector.embed_texts(passages, batch_tokens, advance)

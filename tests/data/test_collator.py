@@ -103,6 +103,15 @@ def test_errors_name_the_query(tokenizer):
         collator([group("q7", candidates=[], grades=[], number=2)])
     with pytest.raises(ValueError, match=r"query 'q8'"):
         collator([group("q8", candidates=["cat", None])])
+    with pytest.raises(ValueError, match=r"query 'q8', group 0: a passage is no string"):
+        collator([group("q8", candidates=["cat", None])])
+    for grades in ([1], [1, 0, 0]):
+        with pytest.raises(ValueError, match=rf"query 'q1', group 0: it has {len(grades)} grades, but 2 passages"):
+            collator([group(grades=grades)])
+    with pytest.raises(ValueError, match=r"query 'q1', group 0: it has 2 grades, but 3 teacher_scores"):
+        collator([group() | {"teacher_scores": [1.0, 2.0, 3.0]}])
+    with pytest.raises(ValueError, match=r"query 'q1', group 0: it has no grades"):
+        collator([{key: value for key, value in group().items() if key != "grades"}])
     with pytest.raises(ValueError, match="at least one group"):
         collator([])
 

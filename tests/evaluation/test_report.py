@@ -339,7 +339,7 @@ def test_names_of_runs(tmp_path):
         path.touch()
     first, second = str(tmp_path / "lr=3" / "x.trec.gz"), str(tmp_path / "x.trec")
     assert named_paths([first, f"k = 1={second}"]) == {"x": first, "k = 1": second}
-    assert named_paths([first, second]) == {"x": first, second: second}
+    assert named_paths([first, second]) == {first: first, second: second}
     with pytest.raises(ValueError, match="two runs are named 'a'"):
         named_paths([f"a={first}", f"a={second}"])
 
