@@ -53,6 +53,15 @@ def test_a_run_is_not_written_over_its_collection(name, folder, tmp_path, refuse
     assert contents(tmp_path) == before
 
 
+def test_a_run_is_not_written_over_its_stop_list(folder, tmp_path, refuse):
+    (tmp_path / "words.txt").write_text("the\n")
+    before = contents(tmp_path)
+    command = ["retrieve", "--collection", folder, "--first_stage", "bm25", "--skip_missing"]
+    said = refuse(*command, "--stopwords", tmp_path / "words.txt", "--output", tmp_path / "words.txt")
+    assert f"--output {tmp_path / 'words.txt'}: this command reads it" in said and contents(tmp_path) == before
+    cli.main(list(map(str, [*command, "--stopwords", "lucene", "--output", tmp_path / "lucene"])))
+
+
 @pytest.mark.parametrize("option", ["markdown", "latex", "html", "json"])
 def test_a_comparison_is_not_written_over_what_is_compared(option, folder, tmp_path, refuse):
     run, qrels = folder / "run.trec", folder / "qrels" / "test.tsv"
@@ -129,6 +138,18 @@ def test_an_explanation_of_other_queries_is_not_replaced(rows, model, tmp_path, 
     before = contents(tmp_path)
     assert "explanation.json: explains other queries (q5) and would be replaced" in refuse(*command, "q4")
     assert contents(tmp_path) == before and len(before) == 3
+
+
+@pytest.mark.parametrize(("command", "name"), [("explain", "explanation.html"), ("stability", "stability.json")])
+def test_a_result_of_something_else_is_not_replaced(command, name, rows, model, tmp_path, refuse):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).write_text("mine")
+    before = contents(tmp_path)
+    argv = [command, "--rows", rows, "--model", model, "--use_cpu", "--query_ids", "q5", "--output", tmp_path / "out"]
+    assert re.search(f"{name}: .*: give another --output", refuse(*argv)) and contents(tmp_path) == before
+    (tmp_path / "out" / name).unlink()
+    for _ in range(2):  # its own is replaced
+        cli.main(list(map(str, argv)))
 
 
 # --- models that are not there, or are something else

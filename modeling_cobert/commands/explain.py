@@ -54,7 +54,9 @@ def check_output(output: Path, query_ids: list[str]) -> None:
         raise ValueError(
             f"--output {output}: not empty and not of this command (there is {others[0]!r}): give another folder"
         )
-    before = output / FILES[0]
+    before, page = (output / name for name in FILES)
+    if page.exists() and not before.exists():
+        raise ValueError(f"{page}: not of this command, which writes {FILES[0]} before it: give another --output")
     if before.exists():
         known = read_json(before)
         known = [one.get("query_id") for one in known if isinstance(one, dict)] if isinstance(known, list) else []
