@@ -85,6 +85,7 @@ def judgments(collection: Collection, queries: dict[str, str], skip_missing: boo
 
 def main(collection_args: CollectionOptions, args: OutputArguments, options: RetrievalOptions) -> dict[str, float]:
     """Writes the run; returns its measures, if they were asked for."""
+    options.check_read()
     words = stopwords_file(options.stopwords)
     check_outputs({"--output": args.output}, [*collection_args.files(), *([] if words is None else [words])])
     path, skip_missing = collection_args.queries, collection_args.skip_missing

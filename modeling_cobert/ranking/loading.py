@@ -48,7 +48,9 @@ def _named(name: str | os.PathLike, fault: str) -> Iterator[None]:
     """Errors of a damaged folder, which have no class in common, as a `ValueError` that names it."""
     try:
         yield
-    except (OSError, ImportError):  # these name the file, or what is not installed
+    except (OSError, ImportError, MemoryError):  # these name the file, or what is not installed, or are no damage
         raise
     except Exception as error:
+        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):  # torch's, on a CPU
+            raise MemoryError(f"while loading {name}: {error}") from error
         raise ValueError(f"{name}: {fault} ({type(error).__name__}: {error})") from error
