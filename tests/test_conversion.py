@@ -199,7 +199,8 @@ def command(args: ConversionArguments) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "content", ["1 Q0 d1 1 2.5 bm25\n1 Q0 d2 2 1.5 bm25\n", "# Notes\n", "{}", "\ufeff1\t2\n", "(lp0\n.", "\x80\x02"]
+    "content",
+    ["1 Q0 d1 1 2.5 bm25\n", "q1 Q0 d1 1 2.5 bm25\n", "# Notes\n", "{}", "\ufeff1\t2\n", "(lp0\n.", "\x80\x02"],
 )
 def test_other_files_are_told_in_one_line(content, folders, tmp_path, refuse):
     (tmp_path / "weights.pt").write_text(content, encoding="utf-8")
