@@ -30,6 +30,8 @@ def load_config(name: str | os.PathLike, **options):
         name (`str` or `os.PathLike`): folder or Hub id.
         options: `revision`, `cache_dir` and what else says where it is.
     """
+    if os.path.isfile(name):
+        raise NotADirectoryError(f"{name}: is a file: give the folder of a checkpoint, or its name on the Hub")
     content = check_config(name, **options)
     if content.get("model_type") == CoBertConfig.model_type:  # which AutoConfig knows only where it was told
         return CoBertConfig.from_pretrained(name, **options)

@@ -138,6 +138,7 @@ def run(name: str, argv: Sequence[str] | None = None) -> None:
         if not {*_HELP}.isdisjoint(argv) and _HELP_ALL not in argv:
             print(_stored_help(name), end="")
             sys.exit(0)
+        _check_working_folder()
         argv = [_as_utf8(argument) for argument in argv]
         module = importlib.import_module(f".commands.{name.replace('-', '_')}", __package__)
         level = getattr(module, "LOG_LEVEL", logging.INFO)
@@ -166,6 +167,14 @@ def open_streams() -> None:
         if isinstance(stream, io.TextIOWrapper):
             with suppress(OSError):  # where a pipe, say, has taken the place of the file that it was opened on
                 stream.reconfigure(errors="backslashreplace")
+
+
+def _check_working_folder() -> None:
+    """Libraries that ask for it end the process where it was removed."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise FileNotFoundError("the working folder was removed: change into one that is there") from None
 
 
 def _as_utf8(argument: str) -> str:

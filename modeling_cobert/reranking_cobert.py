@@ -287,8 +287,11 @@ def _hook_devices(model) -> Iterator[torch.device]:
             yield torch.device(device)
 
 
-def first_stage_scores(documents: Sequence[str | Mapping]) -> list[float] | None:
-    """The `score` that documents carry, or `None` where none does; some with and some without is an error."""
+def first_stage_scores(documents: Sequence[str | Mapping], file: str | None = None) -> list[float] | None:
+    """
+    The `score` that documents carry, or `None` where none does; some with and some without is an error, which names
+    the line of the `file` that they come from.
+    """
     scores = [document.get("score") if isinstance(document, Mapping) else None for document in documents]
     if all(score is None for score in scores):
         return None
@@ -299,8 +302,10 @@ def first_stage_scores(documents: Sequence[str | Mapping]) -> list[float] | None
         except OverflowError:  # a whole number with hundreds of digits
             number = math.inf
         if not math.isfinite(number):
+            where = "" if file is None else f"{file}:{place + 1}: "
             raise ValueError(
-                f"document {place} has the score {score!r}: give all documents a finite first-stage score, or none"
+                f"{where}document {place} has the score {score!r}: give all documents a finite first-stage score, or "
+                "none"
             )
         found.append(number)
     return found

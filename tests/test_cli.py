@@ -403,7 +403,7 @@ def test_rerank_reads_first_stage_scores(tmp_path, capsys):
     del found[1]["score"]
     path.write_text("".join(json.dumps(document) + "\n" for document in found))
     code, _, err = run(command, capsys)
-    assert code == 1 and "document 1 has the score None" in err
+    assert code == 1 and f"{path}:2: document 1 has the score None" in err
 
 
 def test_rerank_for_people(model, documents, capsys):
@@ -463,7 +463,14 @@ def test_rerank_plain_from_standard_input(model, capsys, monkeypatch):
         (b'{"text": "a"}\n\xff\n', [], "docs:2: not UTF-8"),
         (b"", [], "docs:1: no documents"),
         (b'{"text": "a", "_id": "x y"}\n', [], "docs:1: an id must be a non-empty string without white space"),
-        (b'{"text": "a", "id": 1}\n{"text": "b", "_id": "1"}\n', [], "docs:2: document '1' appears twice"),
+        (b'{"text": "a", "id": 1}\n{"text": "b", "_id": "1"}\n', [], "docs:2: document '1' appears twice, in line 1"),
+        (
+            b'{"text": "a", "_id": "1"}\n{"text": "b"}\n',
+            [],
+            "docs:2: document '1' appears twice, in line 1 too (a document without an id has its place, from 0,",
+        ),
+        (b"a\n", ["--threads", "0"], "--threads must be at least 1, got 0"),
+        (b"a\n", ["--threads", "1000000"], "--threads must be at most 1024, got 1000000"),
         (b"a\n", ["--query", " "], "the query is empty"),
         (b"a\n", ["--top_k", "0"], "top_k must be at least 1, got 0"),
         (b"a\n", ["--tag", "a b"], "tag must be non-empty and without white space, got 'a b'"),
@@ -475,6 +482,15 @@ def test_rerank_says_what_is_wrong_before_a_model_is_loaded(tmp_path, monkeypatc
     monkeypatch.setattr(rerank.RankerOptions, "load", None)
     code, out, err = run(["rerank", "--model", "none", "--query", "bees", *more, "docs"], capsys)
     assert (code, out) == (1, "") and err.startswith(f"error: {message}") and err.count("\n") == 1
+
+
+def test_a_null_id_is_none(model, tmp_path, capsys):
+    path = tmp_path / "docs.jsonl"
+    lines = ('"id": null', '"_id": null', '"_id": null, "id": null', '"_id": null, "id": "a"', '"id": 0, "_id": "b"')
+    path.write_text("".join(f'{{"text": "red car", {line}}}\n' for line in lines))
+    code, out, _ = run(["rerank", "--model", model, "--query", "bees", "--format", "jsonl", str(path)], capsys)
+    found = [json.loads(line) for line in out.splitlines()]
+    assert code == 0 and {item["index"]: item["id"] for item in found} == dict(enumerate(["0", "1", "2", "a", "b"]))
 
 
 def test_rerank_into_a_closed_pipe(model, documents, tmp_path):

@@ -1,12 +1,16 @@
 """What a command is given at its door: outputs that are no files, inputs that are none, models that are not there."""
 
+import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import tiny
 import tiny_collection
+from safetensors.torch import load_file, save_file
 from tiny_rows import make_rows
 
 from modeling_cobert import cli
@@ -51,6 +55,15 @@ def test_a_run_is_not_written_over_its_collection(name, folder, tmp_path, refuse
     said = refuse(*command, "--output", folder / name)
     assert f"--output {folder / name}: this command reads it, and it would be overwritten: give another" in said
     assert contents(tmp_path) == before
+
+
+def test_a_run_is_not_written_over_its_stop_list(folder, tmp_path, refuse):
+    (tmp_path / "words.txt").write_text("the\n")
+    before = contents(tmp_path)
+    command = ["retrieve", "--collection", folder, "--first_stage", "bm25", "--skip_missing"]
+    said = refuse(*command, "--stopwords", tmp_path / "words.txt", "--output", tmp_path / "words.txt")
+    assert f"--output {tmp_path / 'words.txt'}: this command reads it" in said and contents(tmp_path) == before
+    cli.main(list(map(str, [*command, "--stopwords", "lucene", "--output", tmp_path / "lucene"])))
 
 
 @pytest.mark.parametrize("option", ["markdown", "latex", "html", "json"])
@@ -129,6 +142,33 @@ def test_an_explanation_of_other_queries_is_not_replaced(rows, model, tmp_path, 
     before = contents(tmp_path)
     assert "explanation.json: explains other queries (q5) and would be replaced" in refuse(*command, "q4")
     assert contents(tmp_path) == before and len(before) == 3
+
+
+def test_an_explanation_of_another_model_is_not_replaced(rows, model, tmp_path, refuse):
+    other = tiny.checkpoint(tmp_path / "other", num_prototypes=1)
+    command = ["explain", "--rows", rows, "--use_cpu", "--output", tmp_path / "why", "--query_ids", "q5", "--model"]
+    cli.main(list(map(str, [*command, model])))
+    before = contents(tmp_path)
+    assert "explanation.json: explains another model and would be replaced" in refuse(*command, other)
+    assert contents(tmp_path) == before
+    path = tmp_path / "why" / "explanation.json"
+    found = json.loads(path.read_text())
+    assert found[0].pop("model") and found[0]["query_id"] == "q5"
+    path.write_text(json.dumps(found))  # as an earlier version wrote it, which did not say of which model it is
+    cli.main(list(map(str, [*command, other])))
+    assert json.loads(path.read_text())[0]["model"]
+
+
+@pytest.mark.parametrize(("command", "name"), [("explain", "explanation.html"), ("stability", "stability.json")])
+def test_a_result_of_something_else_is_not_replaced(command, name, rows, model, tmp_path, refuse):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).write_text("mine")
+    before = contents(tmp_path)
+    argv = [command, "--rows", rows, "--model", model, "--use_cpu", "--query_ids", "q5", "--output", tmp_path / "out"]
+    assert re.search(f"{name}: .*: give another --output", refuse(*argv)) and contents(tmp_path) == before
+    (tmp_path / "out" / name).unlink()
+    for _ in range(2):  # its own is replaced
+        cli.main(list(map(str, argv)))
 
 
 # --- models that are not there, or are something else
@@ -299,6 +339,59 @@ def test_documents_are_named_once(turned, model, tmp_path, capsys):
         cli.main(["rerank", "--model", str(model), *(docs + named if turned else named + docs), "--query", "sky"])
     assert ended.value.code == 2
     assert " are given, and one file is ranked" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_file_of_a_model_is_no_model(name, model, tmp_path, refuse):
+    (tmp_path / "docs.jsonl").write_text('{"text": "blue sky"}\n')
+    said = refuse("rerank", "--model", model / name, "--query", "sky", tmp_path / "docs.jsonl")
+    assert f"{model / name}: is a file: give the folder of a checkpoint" in said
+
+
+def test_missing_weights_are_told_in_one_line(tmp_path):
+    """By us alone: transformers' own tables would stand before it."""
+    folder = tiny.checkpoint(tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    gone = next(name for name in weights if name.startswith("scorer."))
+    save_file({name: value for name, value in weights.items() if name != gone}, folder / "model.safetensors")
+    (tmp_path / "docs.jsonl").write_text('{"text": "blue sky"}\n')
+    done = command("rerank", "--model", folder, "--query", "sky", tmp_path / "docs.jsonl")
+    assert done.returncode == 1 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    assert gone in done.stderr
+
+
+# --- places that cannot be worked in
+
+
+def command(*argv, **options) -> subprocess.CompletedProcess:
+    python = [sys.executable, "-m", "modeling_cobert.cli", *map(str, argv)]
+    return subprocess.run(python, capture_output=True, text=True, **options)
+
+
+def test_a_working_folder_that_was_removed_is_told(folder, tmp_path):
+    def leave() -> None:
+        (tmp_path / "gone").mkdir()
+        os.chdir(tmp_path / "gone")
+        (tmp_path / "gone").rmdir()
+
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    argv = ["retrieve", "--collection", folder, "--output", tmp_path / "run.trec"]
+    done = command(*argv, preexec_fn=leave, env=environment)
+    assert done.returncode == 1 and done.stderr == (
+        "error: the working folder was removed: change into one that is there\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["eval", "stability", "explain"])
+def test_outputs_that_can_be_no_folders_are_told(name, rows, model, tmp_path, refuse):
+    os.symlink(tmp_path / "nowhere", tmp_path / "dangling")
+    os.symlink(tmp_path / "round", tmp_path / "round")
+    before = {path.name for path in tmp_path.iterdir()}
+    argv = [name, "--rows", rows, "--model", model, "--use_cpu", "--query_ids", "q5", "--output"]
+    cure = "give another|choose another"
+    for output in ("dangling", "dangling/below", "round", "round/below"):
+        assert re.search(f"{tmp_path / output.split('/')[0]}.*({cure})", refuse(*argv, tmp_path / output))
+    assert {path.name for path in tmp_path.iterdir()} == before
 
 
 # --- files that are none

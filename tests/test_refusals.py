@@ -14,11 +14,13 @@ import pyarrow as pa
 import pytest
 import tiny
 import tiny_collection
+import torch
 from safetensors import SafetensorError
 from tiny_rows import make_rows
 
 from modeling_cobert import cli
 from modeling_cobert.collections.trec import read_qrels, write_qrels
+from modeling_cobert.ranking.loading import _named
 from modeling_cobert.steps.failures import told
 from modeling_cobert.steps.files import atomic_open, full_disk_named
 from modeling_cobert.steps.folders import check_folder, claim_folder, claims_end, write_settings
@@ -350,6 +352,17 @@ def test_errors_of_libraries_are_no_defects(error):
 
 def test_memory():
     assert told(MemoryError()) == "out of memory: take smaller batches or groups (MemoryError)"
+
+
+def test_too_little_memory_is_no_damage():
+    with pytest.raises(MemoryError, match="^none$"), _named("model", "damaged"):
+        raise MemoryError("none")
+    with pytest.raises(MemoryError, match="while loading model: .*can't allocate memory") as raised:
+        with _named("model", "damaged"):
+            torch.empty(2**56, dtype=torch.uint8)
+    assert told(raised.value).startswith("out of memory: ")
+    with pytest.raises(ValueError, match="model: damaged"), _named("model", "damaged"):
+        raise RuntimeError("something else")
 
 
 # --- numbers that no list, and no library, can count to

@@ -376,6 +376,25 @@ def test_refused_at_the_door(reproduce, tmp_path, more, message):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("name", ["results.json", "corpus.jsonl", "rows/settings.json"])
+def test_a_folder_of_something_else_is_refused(name, reproduce, tmp_path):
+    path = tmp_path / "out" / name
+    path.parent.mkdir(parents=True)
+    path.write_text('{"step": "rows", "counts": {}}\n')
+    before = snapshot(tmp_path)
+    with pytest.raises(ValueError, match=f"--output {tmp_path / 'out'}: not .*of this command .* give another folder"):
+        reproduce(tmp_path / "out", "--only", "dph+kl")
+    assert snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize(("option", "row"), [("run", "dph+kl"), ("run", "cobert"), ("bm25_run", "bm25+rm3")])
+def test_a_run_of_another_collection_is_refused(option, row, reproduce, tmp_path):
+    (tmp_path / "other.trec").write_text("q1 Q0 d1 1 2.5 other\n")
+    with pytest.raises(ValueError, match=f"--{option} {tmp_path / 'other.trec'}: has no documents for any of the 9 "):
+        reproduce(tmp_path / "out", f"--{option}", tmp_path / "other.trec", "--only", row)
+    assert not (tmp_path / "out").exists()
+
+
 def test_expanded_queries_are_the_users(command, tmp_path):
     """Without the file the row is not run, and says so; it is no error unless it was asked for."""
     words = command(tmp_path / "out", "--only", "dph+kl")

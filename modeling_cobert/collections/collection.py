@@ -181,13 +181,13 @@ def parse_document(line: bytes, where: str, default_id: str | None = None) -> Do
     Args:
         line (`bytes`): the line.
         where (`str`): its file and number, for errors.
-        default_id (`str`, *optional*): the id of a document that has neither `_id` nor `id`; without it, that `_id` is
-            missing is an error.
+        default_id (`str`, *optional*): the id of a document that has neither `_id` nor `id`, or `null` there; without
+            it, that `_id` is missing is an error.
     """
     item = _parse_json(line, where)
     doc_id = item.get("_id")
     if default_id is not None and doc_id is None:
-        doc_id = str(item.get("id", default_id))
+        doc_id = default_id if item.get("id") is None else str(item["id"])
     elif "_id" not in item:
         raise ValueError(f"{where}: no '_id' in {sorted(item)}")
     title = "" if item.get("title") is None else _string(item, "title", where)

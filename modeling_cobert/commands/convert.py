@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..integrations.original_checkpoint import VARIANTS, convert
-from ..steps.folders import check_writable
+from ..steps.folders import whole_folder
 
 
 @dataclass
@@ -39,19 +39,17 @@ ARGUMENTS = (ConversionArguments,)
 
 def main(args: ConversionArguments) -> None:
     """Converts, and says where to."""
-    if Path(args.output).is_dir() and any(Path(args.output).iterdir()):
-        raise ValueError(f"--output {args.output}: there is something already: give a new folder")
-    check_writable(args.output, "--output")
-    model = convert(
-        args.weights,
-        args.encoder,
-        args.calibrator,
-        args.scorer,
-        args.variant,
-        num_prototypes=args.num_prototypes,
-        group_size=args.group_size,
-        group_overlap=args.group_overlap,
-        max_length=args.max_length,
-    )
-    model.save_pretrained(args.output)
+    with whole_folder(args.output) as beside:
+        model = convert(
+            args.weights,
+            args.encoder,
+            args.calibrator,
+            args.scorer,
+            args.variant,
+            num_prototypes=args.num_prototypes,
+            group_size=args.group_size,
+            group_overlap=args.group_overlap,
+            max_length=args.max_length,
+        )
+        model.save_pretrained(beside)
     print(f"{args.variant}: {sum(p.numel() for p in model.parameters()):,} parameters -> {Path(args.output)}")

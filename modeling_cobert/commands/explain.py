@@ -23,6 +23,7 @@ from ..evaluation.report import write_report
 from ..evaluation.tables import to_terminal
 from ..ranking.options import InputOptions, RankerOptions
 from ..steps.files import write_json
+from ..steps.folders import check_writable
 from ..steps.limits import check_numbers
 from ..steps.processes import process_state
 from ..steps.terminal import visible
@@ -42,6 +43,8 @@ class ExplainOptions:
 
 
 FILES = ("explanation.json", "explanation.html")
+# What stands beside each explanation: the fingerprints of the model that it is of.
+MODEL = "model"
 ARGUMENTS = (RankerOptions, InputOptions, GroupOptions, ExplainOptions)
 
 
@@ -54,13 +57,24 @@ def check_output(output: Path, query_ids: list[str]) -> None:
         raise ValueError(
             f"--output {output}: not empty and not of this command (there is {others[0]!r}): give another folder"
         )
-    before = output / FILES[0]
+    before, page = (output / name for name in FILES)
+    if page.exists() and not before.exists():
+        raise ValueError(f"{page}: not of this command, which writes {FILES[0]} before it: give another --output")
     if before.exists():
         known = read_json(before)
         known = [one.get("query_id") for one in known if isinstance(one, dict)] if isinstance(known, list) else []
         if sorted(map(str, known)) != sorted(query_ids):
             told = visible(", ".join(map(str, known)))
             raise ValueError(f"{before}: explains other queries ({told}) and would be replaced: give another --output")
+    check_writable(output, "--output")
+
+
+def check_model(output: Path, fingerprint: dict[str, str]) -> None:
+    """What is replaced must be an explanation of the same model; older ones do not say of which they are."""
+    before = output / FILES[0]
+    known = read_json(before) if before.exists() else []
+    if any(isinstance(one, dict) and one.get(MODEL, fingerprint) != fingerprint for one in known):
+        raise ValueError(f"{before}: explains another model and would be replaced: give another --output")
 
 
 def main(
@@ -72,10 +86,12 @@ def main(
     inputs = input_options.open_inputs(groups)
     check_output(Path(options.output), list(inputs.queries))
     ranker = ranker_options.load(input_options, process_state(ranker_options.use_cpu).device)
+    fingerprint = ranker.fingerprint()
+    check_model(Path(options.output), fingerprint)
     inputs.check(ranker)
     explanations = [explain_query(ranker, inputs.encode(ranker, q), options.attended) for q in inputs.queries]
     output = Path(options.output)
-    write_json(output / FILES[0], [explanation.to_dict() for explanation in explanations])
+    write_json(output / FILES[0], [one.to_dict() | {MODEL: fingerprint} for one in explanations])
     sections = [explanation_section(explanation, options.top) for explanation in explanations]
     subtitle = f"{ranker_options.model} on {inputs.name}"
     write_report(output / FILES[1], "Context, explained", sections, subtitle)

@@ -46,6 +46,7 @@ def main(
         given = [f.name for f in fields(retrieval) if getattr(retrieval, f.name) != f.default]
         if given:
             raise ValueError(f"--run {options.run} is the first stage, none is made: leave out --{', --'.join(given)}")
+    retrieval.check_read()
     check_begun(options.output, ("run", "selected", "rows"), "--output")
     check_selector(selection)
     if selection.selector not in BUILT_IN:

@@ -21,6 +21,7 @@ from ..collections.collection import Document, parse_document
 from ..collections.trec import numbered_lines
 from ..ranking.options import RankerOptions
 from ..ranking.ties import strict_scores
+from ..reranking_cobert import first_stage_scores
 from ..steps.processes import process_state
 from ..steps.terminal import visible, visible_lines
 
@@ -58,6 +59,11 @@ class RerankOptions:
             if value.split() != [value]:
                 raise ValueError(f"{name} must be non-empty and without white space, got {value!r}")
 
+    @property
+    def source(self) -> str:
+        """What the documents are called in errors."""
+        return "<stdin>" if self.documents == "-" else self.documents
+
 
 ARGUMENTS = (RankerOptions, RerankOptions)
 
@@ -83,14 +89,18 @@ def read_documents(options: RerankOptions) -> tuple[list[Document], list[object]
     """The documents, each with an id of its own, and the first stage's score of each, or `None`."""
     documents: dict[str, Document] = {}
     scores: list[object] = []
-    name = "<stdin>" if options.documents == "-" else options.documents
+    name = options.source
     for number, line in numbered_lines(options.documents):
         where, place = f"{name}:{number}", str(len(documents))
         if not line.strip():
             raise ValueError(f"{where}: blank line; remove it")
         document = Document(place, "", line) if options.plain else parse_document(line.encode(), where, place)
         if document.doc_id in documents:
-            raise ValueError(f"{where}: document {document.doc_id!r} appears twice")
+            first = list(documents).index(document.doc_id) + 1
+            raise ValueError(
+                f"{where}: document {document.doc_id!r} appears twice, in line {first} too (a document without an id "
+                "has its place, from 0, as its id): give each an id of its own"
+            )
         documents[document.doc_id] = document
         scores.append(None if options.plain else json.loads(line).get("score"))
     if not documents:
@@ -119,6 +129,8 @@ def main(ranker_options: RankerOptions, options: RerankOptions) -> list[dict]:
     documents, scores = read_documents(options)
     ranker = ranker_options.load(device=process_state(ranker_options.use_cpu).device)
     texts = [document.to_dict() | {"score": score} for document, score in zip(documents, scores, strict=True)]
+    if ranker.model.start is not None:
+        first_stage_scores(texts, options.source)
     ranking = ranker.model.rerank(
         options.query, texts, options.top_k, selector=ranker.selector, batch_tokens=ranker.batch_tokens
     )

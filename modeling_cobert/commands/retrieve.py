@@ -15,6 +15,7 @@ from ..collections.judgments import check_grades, check_known_documents
 from ..collections.options import CollectionOptions
 from ..collections.trec import write_run
 from ..evaluation.measures import mean_values, parse_measures
+from ..retrieval.analysis import stopwords_file
 from ..retrieval.options import RetrievalOptions
 from ..retrieval.retrieve import retrieve
 from ..steps.folders import check_outputs
@@ -84,7 +85,9 @@ def judgments(collection: Collection, queries: dict[str, str], skip_missing: boo
 
 def main(collection_args: CollectionOptions, args: OutputArguments, options: RetrievalOptions) -> dict[str, float]:
     """Writes the run; returns its measures, if they were asked for."""
-    check_outputs({"--output": args.output}, collection_args.files())
+    options.check_read()
+    words = stopwords_file(options.stopwords)
+    check_outputs({"--output": args.output}, [*collection_args.files(), *([] if words is None else [words])])
     path, skip_missing = collection_args.queries, collection_args.skip_missing
     collection = replace(collection_args, queries=None).open()
     replaced = {} if path is None else read_queries(path)

@@ -14,6 +14,7 @@ from ..data.groups import GroupOptions
 from ..evaluation.tables import to_terminal
 from ..ranking.options import InputOptions, RankerOptions
 from ..steps.files import write_json
+from ..steps.folders import SETTINGS
 from ..steps.processes import process_state
 from .eval import SeenOptions
 from .options import OutputOptions
@@ -30,12 +31,14 @@ def main(
     seen: SeenOptions,
 ) -> dict:
     """Measures, writes, prints; returns the report."""
+    path = Path(options.output) / "stability.json"
+    if path.exists() and not (path.parent / ".parts" / SETTINGS).exists():
+        raise ValueError(f"{path}: this command has not made it, and would replace it: give another --output")
     state = process_state(ranker_options.use_cpu)
     inputs = input_options.open_inputs(groups, progress=state.is_main_process)
     seen.check(ranker_options.model, inputs.name, inputs.queries)
     report = stability(ranker_options.load(input_options, state.device), inputs, options.output, changes, state)
     if state.is_main_process:
-        path = Path(options.output) / "stability.json"
         write_json(path, {"model": ranker_options.model, **report})
         print(to_terminal(stability_table(report)))
         print(f"written to {path}")

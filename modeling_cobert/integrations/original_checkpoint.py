@@ -65,7 +65,7 @@ def convert(
         model.load_state_dict(_translate(_read(weights), model, str(weights)))
     except KeyError as error:
         raise ValueError(f"{weights}: no weights for {error.args[0]!r}; is this another variant?") from error
-    except RuntimeError as error:
+    except (RuntimeError, IndexError) as error:
         raise ValueError(f"{weights}: does not fit the configs of encoder, calibrator and scorer: {error}") from error
     model.tokenizer = load_tokenizer(encoder, config.get_text_config().vocab_size, config=config.encoder_config)
     return model.eval()
@@ -87,15 +87,48 @@ def _read(weights: str | os.PathLike) -> dict[str, Tensor]:
             f"{weights}: no file of torch.save, or one that holds more than tensors, such as code, which is not run: "
             f"give the authors' state dict ({str(error).splitlines()[0]})"
         ) from error
-    except (RuntimeError, EOFError, KeyError, AttributeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{weights}: no file of torch.save, or a damaged one: {error}") from error
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # of other files, whatever its reader stumbles over
+        raise ValueError(
+            f"{weights}: no file of torch.save, or a damaged one: give the authors' state dict "
+            f"({type(error).__name__}: {error})"
+        ) from error
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise ValueError(f"{weights}: not a state dict of tensors")
+    if not all(isinstance(name, str) for name in state):
+        raise ValueError(f"{weights}: not a state dict: its tensors have no names")
+    for name, value in state.items():
+        _check_numbers(name, value, weights)
     # A model saved under DataParallel has this before every key.
     return {name.removeprefix("module."): value.float() for name, value in state.items()}
 
 
+def _check_numbers(name: str, value: Tensor, source: str | os.PathLike) -> None:
+    plain = value.layout == torch.strided and not value.is_quantized and not value.is_meta
+    if not plain or value.is_complex():
+        raise ValueError(f"{source}: {name} is no dense tensor of real numbers: give the authors' state dict")
+    if not value.float().isfinite().all():
+        raise ValueError(f"{source}: {name} has numbers that are not finite: take the weights of a whole training")
+
+
+def _check_parts(theirs: dict[str, Tensor], model: CoBertForGroupwiseRanking, source: str) -> None:
+    """A part that the file has and the variant has not would be dropped."""
+    there = {part for part in ("ATTN_BERT", "QB_BERT") if any(name.startswith(f"{part}.") for name in theirs)}
+    kept = {part for part, ours in (("ATTN_BERT", model.calibrator), ("QB_BERT", model.scorer)) if ours is not None}
+    dropped = sorted(there - kept)
+    if dropped:
+        right = {"ATTN_BERT": "prf_only", "QB_BERT": "group_only"}
+        others = [right[part] for part in dropped] if len(there) == 1 else ["cobert", "no_resi"]
+        raise ValueError(
+            f"{source}: has weights under {dropped[0]}.*, which this variant has no place for: take --variant "
+            f"{' or '.join(others)}"
+        )
+
+
 def _translate(theirs: dict[str, Tensor], model: CoBertForGroupwiseRanking, source: str) -> dict[str, Tensor]:
+    _check_parts(theirs, model, source)
+
     def part(prefix: str) -> dict[str, Tensor]:
         found = {name[len(prefix) :]: value for name, value in theirs.items() if name.startswith(prefix)}
         if not found:
@@ -104,7 +137,8 @@ def _translate(theirs: dict[str, Tensor], model: CoBertForGroupwiseRanking, sour
 
     def head(prefix: str) -> tuple[Tensor, Tensor]:
         found = part(prefix)
-        if set(found) != {"weight", "bias"} or found["weight"].shape[0] != 2:
+        shapes = {key: tuple(value.shape[:1]) for key, value in found.items()}
+        if shapes != {"weight": (2,), "bias": (2,)}:
             raise ValueError(f"{source}: expected a head of two classes under {prefix}*")
         return found["weight"], found["bias"]
 

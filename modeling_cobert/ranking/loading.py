@@ -1,5 +1,6 @@
 """The one way to load a Co-BERT that is to be used or trained on: whole, in a known precision, or not at all."""
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ def load_cobert(name: str | os.PathLike, dtype: torch.dtype = torch.float32, **f
         config = load_config(name)
     if config.model_type != "cobert":
         raise ValueError(f"{name}: a Co-BERT is needed, this is a {config.model_type!r}")
-    with _named(name, "it cannot be loaded, so its weights or its config.json are damaged"):
+    with _named(name, "it cannot be loaded, so its weights or its config.json are damaged"), _no_report():
         model, info = CoBertForGroupwiseRanking.from_pretrained(
             name,
             dtype=dtype,
@@ -44,11 +45,28 @@ def load_cobert(name: str | os.PathLike, dtype: torch.dtype = torch.float32, **f
 
 
 @contextmanager
+def _no_report() -> Iterator[None]:
+    """Without transformers' table of weights that are not there or too many: what is wrong with them is an error."""
+
+    def is_none(record: logging.LogRecord) -> bool:
+        return "LOAD REPORT" not in record.getMessage()
+
+    logger = logging.getLogger("transformers.modeling_utils")
+    logger.addFilter(is_none)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_none)
+
+
+@contextmanager
 def _named(name: str | os.PathLike, fault: str) -> Iterator[None]:
     """Errors of a damaged folder, which have no class in common, as a `ValueError` that names it."""
     try:
         yield
-    except (OSError, ImportError):  # these name the file, or what is not installed
+    except (OSError, ImportError, MemoryError):  # these name the file, or what is not installed, or are no damage
         raise
     except Exception as error:
+        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):  # torch's, on a CPU
+            raise MemoryError(f"while loading {name}: {error}") from error
         raise ValueError(f"{name}: {fault} ({type(error).__name__}: {error})") from error

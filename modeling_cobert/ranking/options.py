@@ -9,7 +9,7 @@ from ..collections.collection import read_judgments
 from ..collections.options import CollectionOptions
 from ..collections.trec import numbered_lines
 from ..data.groups import GroupOptions
-from ..steps.limits import check_numbers
+from ..steps.limits import MOST_THREADS, check_numbers
 from .inputs import collection_inputs, rows_inputs
 from .ranker import Inputs, Ranker
 
@@ -90,12 +90,13 @@ class RankerOptions:
     )
     use_cpu: bool = field(default=False, metadata={"help": "Use no accelerator, even if there is one."})
 
+    def __post_init__(self):
+        check_numbers(self, 1, "threads", most=MOST_THREADS)
+
     def load(self, inputs: InputOptions | None = None, device: torch.device | str = "cpu") -> Ranker:
         """Loads the model, and sets the number of threads."""
         if self.selector is not None and inputs is not None and inputs.rows is not None:
             raise ValueError("--selector goes with --collection: rows hold their own passages")
         if self.threads is not None:
-            if self.threads < 1:
-                raise ValueError(f"threads must be at least 1, got {self.threads}")
             torch.set_num_threads(self.threads)
         return Ranker.load(self.model, self.selector, self.batch_tokens, device, getattr(torch, self.dtype))

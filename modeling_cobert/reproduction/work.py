@@ -25,7 +25,7 @@ from ..evaluation.measures import Evaluation, evaluate_run
 from ..passages_cobert import PairTokenizer, load_tokenizer
 from ..retrieval.options import RetrievalOptions
 from ..retrieval.retrieve import RUN, retrieve_to_folder
-from ..steps.folders import SETTINGS, claim_folder, claims_end, read_settings, write_settings
+from ..steps.folders import SETTINGS, check_begun, claim_folder, claims_end, read_settings, write_settings
 from ..steps.hashing import file_sha256, json_sha256
 from ..training.arguments import VARIANTS, CoBertTrainingArguments, DataOptions, ModelOptions
 from ..training.initial import source_name
@@ -36,6 +36,8 @@ from .rows import Row, TrainedRow, chosen_rows, effectiveness_rows, grouping, st
 logger = logging.getLogger(__name__)
 
 STEP = "reproduction-row"
+# What lies in a folder that was begun: what rows have in common, and the rows.
+FOLDERS = ("shared", "rows")
 
 
 class Reproduction:
@@ -168,14 +170,37 @@ class Reproduction:
 
     @claims_end()
     def check(self) -> None:
-        """What can be known to fail fails here: rows begun with other settings, queries that do not fit."""
+        """What can be known to fail fails here: folders, rows begun with other settings, runs and queries unfit."""
+        self._check_output()
         check_selector(self.selection)
         for name in self.rows:
             if (self.folder(name) / SETTINGS).exists():
                 claim_folder(self.folder(name), self.settings(self.rows[name]))
+        self._check_runs()
         for row in (self.rows[name] for name in self.todo if name in self.rows):
             if isinstance(row, TrainedRow):
                 self._check_lengths(row.start, row.expanded)
+
+    def _check_output(self) -> None:
+        """The tables must replace none of another command."""
+        for name in FOLDERS:
+            if (self.output / name / SETTINGS).exists():
+                raise ValueError(
+                    f"--output {self.output}: not of this command ({self.output / name} is the folder of a step): "
+                    "give another folder"
+                )
+        check_begun(self.output, FOLDERS, "--output")
+
+    def _check_runs(self) -> None:
+        """A run of another collection must not be found after hours."""
+        bm25 = {name for name, row in self.rows.items() if row.model == "bm25+rm3"}
+        used = {"--run": set(self.todo) - bm25, "--bm25_run": set(self.todo) & bm25}
+        for (option, rows), path in zip(used.items(), (self.systems.run, self.systems.bm25_run), strict=True):
+            if path is not None and rows and self.qrels.keys().isdisjoint(read_run(path)):
+                raise ValueError(
+                    f"{option} {path}: has no documents for any of the {len(self.qrels)} judged test queries of "
+                    f"{self.view.name}, such as {next(iter(self.qrels))!r}: give a run over this collection"
+                )
 
     @cache  # noqa: B019  one object lives as long as the program
     def _check_lengths(self, start: str, expanded: bool) -> None:

@@ -37,11 +37,20 @@ _POSSESSIVE = ("'s", "\u2019s", "\uff07s")
 _MAX_STANDARD_LENGTH = 255
 
 
+def stopwords_file(name: str | None) -> Path | None:
+    """The file that [`load_stopwords`] reads for a name that is none of its own lists."""
+    return None if name is None or name == "none" or name in _stopword_lists() else Path(name)
+
+
+def _stopword_lists() -> dict[str, str]:
+    return json.loads((Path(__file__).parent / "stopwords.json").read_text(encoding="utf-8"))
+
+
 def load_stopwords(name: str | os.PathLike) -> frozenset[str]:
     """
     Returns a stop list: `terrier` (733 words), `lucene` (33), `none`, or the words of a UTF-8 file, one a line.
     """
-    lists = json.loads((Path(__file__).parent / "stopwords.json").read_text(encoding="utf-8"))
+    lists = _stopword_lists()
     if name == "none":
         return frozenset()
     if name in lists:

@@ -1,12 +1,19 @@
 """The options of a first stage: its model's parameters, and how text becomes terms."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 
 from ..steps.limits import check_numbers
 from .analysis import ANALYZERS, OWN_STOPWORDS, STEMMERS, Analyzer
 
 MODELS = ("bm25", "bm25+rm3", "dph", "dph+kl")
 IDFS = ("lucene", "robertson")
+# What only models read that have this in their name.
+READ_BY = {
+    "bm25": ("k1", "b", "k3", "idf"),
+    "+": ("feedback_docs", "feedback_terms"),
+    "rm3": ("original_weight",),
+    "kl": ("beta",),
+}
 
 
 @dataclass
@@ -67,6 +74,14 @@ class RetrievalOptions:
         check_numbers(self, 0, "k1", "k3", "beta")
         check_numbers(self, 0, "b", "original_weight", most=1)
         check_numbers(self, 1, "feedback_docs", "feedback_terms")
+
+    def check_read(self) -> None:
+        """Options that are not as by default, and that the model does not read, are an error."""
+        given = {f.name for f in fields(self) if getattr(self, f.name) != f.default}
+        unread = {name for part, names in READ_BY.items() if part not in self.first_stage for name in names}
+        wrong = [f"--{f.name}" for f in fields(self) if f.name in given & unread]
+        if wrong:
+            raise ValueError(f"--first_stage {self.first_stage} does not read {', '.join(wrong)}: leave it out")
 
     def resolved(self) -> "ResolvedOptions":
         """The same options with the defaults that depend on the model filled in."""

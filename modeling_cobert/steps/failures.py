@@ -21,6 +21,9 @@ _MISTAKEN = {
     errno.ENOENT: "there is no such file: correct its name, or make it",
     errno.EISDIR: "is a folder: give the name of a file",
     errno.ENOTDIR: "a part of this name is a file, not a folder: correct it",
+    errno.EEXIST: "is a file or a link to nothing, where a folder is to be made: give another name, or remove it",
+    errno.ELOOP: "a part of this name is a link that leads back to itself: correct it, or give another one",
+    errno.EROFS: "lies on a file system that takes no changes: give a place on another one",
     errno.EACCES: "may not be read or written by this user: change its permissions, or give another one",
 }
 LONGEST = 2000

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from .files import file_behind, write_json
+from .files import file_behind, full_disk_named, write_json
 from .locks import drop_lock, take_lock
 from .made import check_unchanged, is_list_of_files, list_files, missing_files
 
@@ -203,6 +203,73 @@ def check_begun(folder: str | os.PathLike, names: Iterable[str], option: str) ->
         raise ValueError(
             f"{option} {folder}: not empty and not of this command (there is {others[0]!r}): give another folder"
         )
+
+
+@contextmanager
+def whole_folder(output: str | os.PathLike, option: str = "--output") -> Iterator[Path]:
+    """
+    A folder that is whole or not there, for a step without a settings file: what is written into the folder that this
+    yields is renamed at the end. `output` must be new or empty, and one process at a time works on it; what a killed
+    one left is removed.
+
+    Example:
+
+    ```python
+    >>> with whole_folder("models/cobert") as beside:
+    ...     model.save_pretrained(beside)
+    ```
+    """
+    output = Path(os.path.realpath(output))
+    _check_vacant(output, option)
+    check_writable(output.parent, option)
+    missing, lock_path = _missing_folders(output.parent), output.with_name(f".{output.name}{LOCK}")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = take_lock(lock_path, output)
+        try:
+            _check_vacant(output, option)  # again: another process may have been here before the lock was ours
+            if lock is not None:  # else nobody knows what is left and what is being written
+                _remove_left(output)
+            beside = Path(tempfile.mkdtemp(dir=output.parent, prefix=f".{output.name}.", suffix=".tmp"))
+            try:
+                with full_disk_named(output.parent):
+                    yield beside
+                    _sync(beside)
+                if output.exists():
+                    output.rmdir()
+                beside.rename(output)
+            finally:
+                shutil.rmtree(beside, ignore_errors=True)
+        finally:
+            drop_lock(lock, lock_path)
+    finally:
+        _remove_folders(missing)
+
+
+def _check_vacant(output: Path, option: str) -> None:
+    if os.path.lexists(output) and not output.is_dir():
+        raise ValueError(f"{option} {output}: is a file: give a folder")
+    if output.is_dir() and any(output.iterdir()):
+        raise ValueError(f"{option} {output}: there is something already: give a new folder")
+    if output.is_dir() and (output.samefile(Path.cwd()) or os.path.ismount(output)):
+        raise ValueError(f"{option} {output}: cannot be replaced by a whole one: give the name of a folder in it")
+
+
+def _remove_left(output: Path) -> None:
+    for left in output.parent.glob(".*.tmp"):
+        if left.is_dir() and re.fullmatch(rf"\.{re.escape(output.name)}\.[a-z0-9_]{{8}}\.tmp", left.name):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _sync(folder: Path) -> None:
+    """Everything is on the disk, with the permissions that a folder gets that is not temporary."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with open(path, "rb+") as file:
+                os.fsync(file.fileno())
+    umask = os.umask(0)
+    os.umask(umask)
+    folder.chmod(0o777 & ~umask)
 
 
 def _same_file(one: str | os.PathLike, other: str | os.PathLike) -> bool:

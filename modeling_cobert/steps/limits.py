@@ -2,6 +2,8 @@
 
 # What a C program can count to: beyond it, libraries fail in ways of their own, or take another number.
 HIGHEST = 2**31 - 1
+# More than any machine has use for: each takes memory of its own before it has work.
+MOST_THREADS = 1024
 
 
 def check_numbers(options: object, least: int, *names: str, most: int = HIGHEST) -> None:

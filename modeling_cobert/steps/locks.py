@@ -16,12 +16,14 @@ except ImportError:  # Windows
 _PLACE = 1 << 20
 
 
-def take_lock(path: Path) -> IO | None:
+def take_lock(path: Path, locked: Path | None = None) -> IO | None:
     """
     Locks `path`, which is made if missing, and writes into it who has it; `None` where the file system has no locks.
 
-    Raises a `ValueError` that names the other process where another one has it.
+    Raises a `ValueError` that names the other process, and what is locked (by default the folder of `path`), where
+    another one has it.
     """
+    locked = path.parent if locked is None else locked
     while True:
         file = open(path, "a+", encoding="utf-8")
         try:
@@ -31,7 +33,7 @@ def take_lock(path: Path) -> IO | None:
                 if error.errno not in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
                     return None
                 file.seek(0)
-                raise ValueError(f"{path.parent}: {_holder(file.read())} works in it: wait until it is done") from None
+                raise ValueError(f"{locked}: {_holder(file.read())} works in it: wait until it is done") from None
         if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
             break
         file.close()  # dropped, and removed, by another process between our opening and our locking
@@ -41,6 +43,7 @@ def take_lock(path: Path) -> IO | None:
         file.flush()
     except OSError as error:
         error.filename = str(path)  # a full disk does not say what it was full for
+        drop_lock(file, path)
         raise
     return file
 

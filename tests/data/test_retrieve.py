@@ -12,7 +12,7 @@ from modeling_cobert.collections.collection import open_collection
 from modeling_cobert.collections.options import CollectionOptions
 from modeling_cobert.collections.trec import read_run
 from modeling_cobert.commands.retrieve import OutputArguments, main
-from modeling_cobert.retrieval.options import RetrievalOptions
+from modeling_cobert.retrieval.options import MODELS, RetrievalOptions
 from modeling_cobert.retrieval.retrieve import retrieve, retrieve_to_folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -134,6 +134,43 @@ def test_defaults_depend_on_the_model():
     assert RetrievalOptions("dph", analyzer="anserini").resolved().stopwords == "lucene"
     # what stands for a default stays one when the model is exchanged
     assert replace(RetrievalOptions(), first_stage="bm25+rm3").resolved() == other
+
+
+@pytest.mark.parametrize("command", ["retrieve", "prepare"])
+@pytest.mark.parametrize(
+    ("model", "unread"),
+    [
+        ("dph", "k1 b k3 idf feedback_docs feedback_terms original_weight beta"),
+        ("bm25", "feedback_docs feedback_terms original_weight beta"),
+        ("bm25+rm3", "beta"),
+        ("dph+kl", "k1 b k3 idf original_weight"),
+    ],
+)
+def test_what_a_first_stage_does_not_read_is_refused(command, model, unread, folder, tmp_path, refuse):
+    values = {"idf": "robertson", "feedback_docs": 4, "feedback_terms": 4}
+    options = [part for name in unread.split() for part in (f"--{name}", values.get(name, 0.25))]
+    argv = [command, "--collection", folder, "--output", tmp_path / "out", "--first_stage", model]
+    argv += ["--selector", "lexical"] if command == "prepare" else []
+    said = f"--first_stage {model} does not read {', '.join(f'--{name}' for name in unread.split())}: leave it out"
+    assert said in refuse(*argv, *options) and not (tmp_path / "out").exists()
+
+
+def test_every_option_that_a_first_stage_reads_makes_a_difference():
+    """So that what is refused, and nothing else, is what would do nothing."""
+    values = {"k1": 0.25, "b": 0.9, "k3": 0.25, "idf": "robertson", "feedback_docs": 1, "feedback_terms": 1}
+    values |= {"original_weight": 0.1, "beta": 2.5}
+    collection, queries = open_collection("demo"), {"x": "make a class of the class of a class"}
+    for model in MODELS:
+        plain = retrieve(collection, RetrievalOptions(model), queries=queries)
+        for name, value in values.items():
+            options = RetrievalOptions(model, **{name: value})
+            same = retrieve(collection, options, queries=queries) == plain
+            try:
+                options.check_read()
+            except ValueError:
+                assert same, f"{model} reads {name}"
+            else:
+                assert not same, f"{model} does not read {name}"
 
 
 def test_a_folder_has_the_same_run_and_is_not_done_twice(folder, tmp_path):
