@@ -11,7 +11,6 @@ from pathlib import Path
 import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow.dataset import ParquetFragmentScanOptions
 
 from ..collections.collection import Collection
 from ..collections.folds import Fold, read_folds, write_folds
@@ -25,6 +24,7 @@ from ..steps.hashing import file_sha256, json_sha256
 from ..steps.shards import PARQUET, QueryShards, read_parquet
 from .row_checks import check_query_ids, check_rows, check_settings
 from .rows_card import dataset_card, split_file
+from .rows_copy import open_unpacked
 from .selection import FORMAT as SELECTION_FORMAT
 from .selection import MADE_BY as SELECTION_MADE_BY
 from .selection import STEP as SELECTION
@@ -111,22 +111,8 @@ class RowsFolder:
 
     @cached_property
     def _dataset(self) -> datasets.Dataset:
-        # Not load_dataset(folder): its cache takes two folders of one name and layout for the same dataset, and a
-        # folder that was made anew for the old one. This one goes by path and time, and time may stand still or go
-        # back (a copy that keeps it, a clock that is set), so what is in the files is part of the name.
-        files = [str((self.folder / split_file(split)).resolve()) for split in self.splits]
-        checked = ParquetFragmentScanOptions(page_checksum_verification=True)
-        try:
-            found = datasets.Dataset.from_parquet(
-                files, fragment_scan_options=checked, config_name=f"rows-{json_sha256(self.files_sha256)[:32]}"
-            )
-        except (datasets.exceptions.DatasetGenerationError, OSError) as error:
-            reason = error if isinstance(error, OSError) else error.__cause__ or error
-            if isinstance(reason, OSError) and reason.errno is not None:
-                if reason.filename is None:  # what is written does not say where, what is read does
-                    reason.filename = str(datasets.config.HF_DATASETS_CACHE)
-                raise reason from None  # the system's own, such as a full disk
-            raise ValueError(f"{self.folder}: one of its parquet files is damaged ({reason}): make it anew") from error
+        files = {split_file(split): self.files_sha256[split] for split in self.splits}
+        found = open_unpacked(self.folder, files, with_texts(SCHEMA, self.has_texts))
         check_rows(self.folder, found.data.table, by_passage="chosen_by" in self.settings)
         return found
 
