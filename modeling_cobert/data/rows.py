@@ -109,6 +109,14 @@ class RowsFolder:
         check_grades(qrels, str(source or self.folder / "qrels.trec"))
         check_found_documents(qrels, [self.run], str(source or self.folder / "qrels.trec"), str(self.folder))
 
+    def check_testable(self) -> None:
+        """Raises where which passages there are gives the relevant documents away, as in the rows that MaxP trains on."""
+        if self.settings.get("chosen_by") == "judgments":
+            raise ValueError(
+                f"{self.folder}: its passages were chosen by the judgments, to train on; a test on them would mean "
+                "nothing: give the folder beside it, test"
+            )
+
     @cached_property
     def _dataset(self) -> datasets.Dataset:
         files = {split_file(split): self.files_sha256[split] for split in self.splits}
