@@ -25,10 +25,7 @@ from ..steps.shards import PARQUET, QueryShards, read_parquet
 from .row_checks import check_query_ids, check_rows, check_settings
 from .rows_card import dataset_card, split_file
 from .rows_copy import open_unpacked
-from .selection import FORMAT as SELECTION_FORMAT
-from .selection import MADE_BY as SELECTION_MADE_BY
-from .selection import STEP as SELECTION
-from .selection import keeps_texts, read_selected, with_texts
+from .selection import keeps_texts, read_selected, read_selection, with_texts
 
 STEP, FORMAT, MADE_BY = "rows", 1, "cobert prepare (or, from selected passages, cobert rows)"
 SCHEMA = pa.schema(
@@ -209,8 +206,9 @@ def build_rows(
         `dict`: the settings and, under `counts`, what was done; also in `output/settings.json`.
     """
     options, output = options or SplitOptions(), Path(output)
-    selection = read_settings(selected, SELECTION, SELECTION_MADE_BY, SELECTION_FORMAT)
+    selection, shards = read_selection(selected), read_selected(selected)
     query_ids, queries = selection["counts"]["query_ids"], collection.queries()
+    _check_queries(selection, shards, queries, str(selected), collection.name)
     known = known_judgments(collection) if qrels is None else qrels
     plan = plan_splits(collection, query_ids, options, judged=bool(known))
     qrels = {q: known[q] for q in query_ids if q in plan.split_of and known.get(q)}
@@ -220,7 +218,6 @@ def build_rows(
     done = claim_folder(output, settings)
     if done is not None:
         return done
-    shards = read_selected(selected)
     written = _write_splits(shards, output, plan, qrels, with_texts(SCHEMA, keeps_texts(settings)))
     if qrels:
         write_qrels(output / "qrels.trec", qrels)
@@ -242,6 +239,22 @@ def build_rows(
     files += [name for name, there in (("qrels.trec", qrels), ("folds.json", plan.folds)) if there]
     # last: it is the mark that all is done
     return write_settings(output, settings, counts, [output / name for name in files])
+
+
+def _check_queries(
+    selection: Mapping, shards: QueryShards, queries: Mapping[str, str], selected: str, name: str
+) -> None:
+    """The selected queries must be the collection's: of another's, with the same ids, the grades would be foreign."""
+    known = [(query_id, queries.get(query_id)) for query_id in selection["counts"]["query_ids"]]
+    if json_sha256(known) == selection["sha256"].get("queries"):
+        return
+    for row in shards.read():
+        query_id, text = row["query_id"], row["query"]
+        if queries.get(query_id, text) != text:  # of a split, a collection has only some queries
+            raise ValueError(
+                f"{selected}: query {query_id!r} is {text!r}, but {queries[query_id]!r} in {name}: give the "
+                f"collection that it was selected from ({selection['collection']}), with the same --queries"
+            )
 
 
 def _settings(selection: Mapping, options: SplitOptions, plan: SplitPlan, qrels: Mapping) -> dict:

@@ -31,6 +31,7 @@ from ..steps.processes import process_state
 from ..steps.progress import progress_bar
 from ..steps.shards import QueryShards
 from .candidates import Candidates, CutOptions, find_candidates
+from .row_checks import check_selection
 from .stored_passages import StoredPassages
 
 logger = logging.getLogger(__name__)
@@ -129,9 +130,16 @@ def select_passages(
     return read_settings(output, STEP, MADE_BY, FORMAT)
 
 
+def read_selection(folder: str | os.PathLike) -> dict:
+    """The settings of a finished selection, checked."""
+    settings = read_settings(folder, STEP, MADE_BY, FORMAT)
+    check_selection(Path(folder), settings)
+    return settings
+
+
 def read_selected(folder: str | os.PathLike) -> QueryShards:
     """The queries of a finished selection: `read()` gives rows of [`SCHEMA`], in order; with `texts`, if kept."""
-    settings = read_settings(folder, STEP, MADE_BY, FORMAT)
+    settings = read_selection(folder)
     return shards_of(folder, settings["counts"]["query_ids"], settings["shard_queries"], keeps_texts(settings))
 
 

@@ -300,6 +300,26 @@ def test_judgments_for_other_queries(folder, tmp_path):
         build_rows(folder / "selected", tmp_path / "none", skipping, SplitOptions("none"))
 
 
+def test_selected_queries_are_those_of_the_collection(folder, tmp_path):
+    """Ids alone do not tell: the judgments of another collection would be joined."""
+    (tmp_path / "other").mkdir()
+    queries = small.QUERIES | {"q4": "something else"}
+    small.write_collection(tmp_path / "other", queries=queries)
+    where = f"q4' is {small.QUERIES['q4']!r}, but 'something else' in other: give the collection .*.collection"
+    with pytest.raises(ValueError, match=f"selected: query '{where}"):
+        build_rows(folder / "selected", tmp_path / "out", open_collection(tmp_path / "other"), SplitOptions("none"))
+    assert not (tmp_path / "out").exists()
+    shutil.copytree(folder / "collection", tmp_path / "moved")  # and called otherwise
+    moved = open_collection(tmp_path / "moved")
+    build_rows(folder / "selected", tmp_path / "out", moved, SplitOptions("none"))
+    lines = (tmp_path / "moved" / "qrels" / "test.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
+    some = "".join(line for line in lines if not line.startswith("q4"))
+    (tmp_path / "moved" / "qrels" / "some.tsv").write_text(some, encoding="utf-8")
+    part = open_collection(tmp_path / "moved", split="some", skip_missing=True)
+    assert "q4" not in part.queries()
+    build_rows(folder / "selected", tmp_path / "part", part, SplitOptions("none"))
+
+
 def test_rows_without_judgments(folder, tmp_path, caplog):
     """The rows of the same passages, all grades null; one warning; and evaluation finds nothing to measure by."""
     judged = build(folder, tmp_path / "judged", folds="none")
