@@ -223,7 +223,9 @@ def test_measures_of_judgments_that_are_gone_do_not_pass_for_new_ones(model, fol
     run_command(options(model, mine, tmp_path / "out", "--query_ids", "q1", "q2"))
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.is_file()}
     shutil.rmtree(mine / "qrels")
-    with pytest.raises(ValueError, match="out: has a measures.json, measured when there were judgments; now there are"):
+    with pytest.raises(
+        ValueError, match="out: has a measures.json, measured when there were judgments; now there are"
+    ):
         run_command(options(model, mine, tmp_path / "out", "--query_ids", "q1", "q2"))
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.is_file()} == before
     assert run_command(options(model, mine, tmp_path / "new", "--query_ids", "q1", "q2")) is None
@@ -237,10 +239,14 @@ def test_rows_to_train_on_are_not_tested_on(model, folder, tmp_path):
     build_maxp(collection, folder / "run.trec", tmp_path / "maxp", options, SplitOptions("none"), progress=False)
     common = ["--model", model, "--use_cpu", "--query_ids", "q1", "q2", "--output", str(tmp_path / "out")]
     for command in (eval_command, explain, stability):
-        with pytest.raises(ValueError, match="maxp/train: its passages were chosen by the judgments.*the folder beside"):
+        with pytest.raises(
+            ValueError, match="maxp/train: its passages were chosen by the judgments.*the folder beside"
+        ):
             run_command([*common, "--rows", str(tmp_path / "maxp" / "train")], command)
     with pytest.raises(ValueError, match="maxp/train: its passages were chosen by the judgments"):
-        mix_sources(load_rows(tmp_path / "maxp" / "train"), tmp_path / "out", MixtureOptions(["first-stage", "selector"]))
+        mix_sources(
+            load_rows(tmp_path / "maxp" / "train"), tmp_path / "out", MixtureOptions(["first-stage", "selector"])
+        )
     assert not (tmp_path / "out").exists()
     assert run_command([*common, "--rows", str(tmp_path / "maxp" / "test")]).reranked.queries == 2
 

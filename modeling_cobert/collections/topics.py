@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"[^<]*")
 
 
 def read_topics(path: str | os.PathLike) -> Iterator[tuple[int, str, str]]:
-    """Yields (line of its `<top>`, id, title) of every topic; what is read of none is an error, but for other fields."""
+    """Yields (line of its `<top>`, id, title) of every topic."""
     start, parts = 0, [""]
     for number, line in numbered_lines(path):
         for piece in _EDGE.split(line):

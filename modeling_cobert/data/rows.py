@@ -107,7 +107,7 @@ class RowsFolder:
         check_found_documents(qrels, [self.run], str(source or self.folder / "qrels.trec"), str(self.folder))
 
     def check_testable(self) -> None:
-        """Raises where which passages there are gives the relevant documents away, as in the rows that MaxP trains on."""
+        """Raises where which passages there are tells what is relevant, as in the rows that MaxP trains on."""
         if self.settings.get("chosen_by") == "judgments":
             raise ValueError(
                 f"{self.folder}: its passages were chosen by the judgments, to train on; a test on them would mean "

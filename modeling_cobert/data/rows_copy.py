@@ -55,4 +55,6 @@ def _row_groups(folder: Path, names: Mapping[str, str]) -> Iterator[pa.Table]:
             # Arrow calls some damages an OSError too, but only the system's (not there, a full disk) have a number.
             if isinstance(error, OSError) and error.errno is not None:
                 raise
-            raise ValueError(f"{folder}: one of its parquet files is damaged ({name}: {error}): make it anew") from None
+            raise ValueError(
+                f"{folder}: one of its parquet files is damaged ({name}: {error}): make it anew"
+            ) from None
