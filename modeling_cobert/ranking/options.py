@@ -32,7 +32,8 @@ class InputOptions(CollectionOptions):
     )
     fold: int | None = field(default=None, metadata={"help": "Only the test queries of this fold, from 1."})
     query_ids: list[str] | None = field(
-        default=None, metadata={"help": "Only these query ids, or one file that has an id a line."}
+        default=None,
+        metadata={"help": "Only these query ids, or one file that has an id a line; a name that is both is an id."},
     )
 
     def __post_init__(self):
