@@ -119,7 +119,7 @@ def test_a_conversion_is_not_written_over_a_model(encoder, refuse, tmp_path):
     assert contents(encoder) == before
 
 
-@pytest.mark.parametrize("command", ["prepare", "explain", "gains", "demo"])
+@pytest.mark.parametrize("command", ["prepare", "explain", "gains", "demo", "maxp", "bert-qe"])
 def test_a_folder_of_something_else_is_not_filled(command, folder, rows, model, encoder, tmp_path, refuse):
     before = contents(tmp_path)
     collection = ["--collection", folder, "--skip_missing"]
@@ -128,11 +128,48 @@ def test_a_folder_of_something_else_is_not_filled(command, folder, rows, model, 
         "explain": ["--rows", rows, "--model", model, "--query_ids", "q5"],
         "gains": [*collection, "--encoder", encoder, "--bi_encoder", encoder],
         "demo": ["--encoder", encoder, "--bi_encoder", encoder],
+        "maxp": [*collection, "--run", folder / "run.trec"],
+        "bert-qe": [*collection, "--run", folder / "run.trec"]
+        + [word for number in (1, 2, 3) for word in (f"--phase{number}", encoder)],
     }
     said = refuse(command, *argv[command], "--output", folder)
     assert f"--output {folder}: not empty and not of this command (there is 'corpus.jsonl')" in said
     assert "is a file: give a folder" in refuse(command, *argv[command], "--output", folder / "run.trec")
     assert contents(tmp_path) == before
+
+
+def test_the_passages_of_maxp_are_no_folder_for_its_rows(folder, tmp_path, refuse):
+    command = ["maxp", "--collection", folder, "--skip_missing", "--run", folder / "run.trec", "--folds", "none"]
+    cli.main(list(map(str, [*command, "--output", tmp_path / "out"])))
+    before = contents(tmp_path)
+    said = refuse(*command, "--output", tmp_path / "out" / "passages")
+    assert (
+        f"{tmp_path / 'out' / 'passages' / 'train'} is the folder of 'selection', not of 'rows': give another" in said
+    )
+    assert contents(tmp_path) == before
+
+
+def test_the_folds_of_a_training_are_no_folders_for_bert_qe(folder, encoder, tmp_path, refuse):
+    for name in ("fold-1", "fold-2"):
+        (tmp_path / "out" / name).mkdir(parents=True)
+        (tmp_path / "out" / name / "settings.json").write_text('{"step": "training", "counts": {}}')
+    before = contents(tmp_path)
+    phases = [word for number in (1, 2, 3) for word in (f"--phase{number}", encoder)]
+    command = ["bert-qe", "--collection", folder, "--skip_missing", "--run", folder / "run.trec", *phases]
+    said = refuse(*command, "--output", tmp_path / "out")
+    assert re.search("--output .*out/fold-[12]: not empty and not of this command .there is 'settings.json'", said)
+    assert contents(tmp_path) == before
+
+
+def test_folds_are_checked_before_passages_are_chosen(folder, tmp_path, refuse):
+    """The query that the run has nothing for is the only one that a fold tests."""
+    parts = [["q9"], ["q0", "q1"], ["q2", "q3", "q4", "q5"]]
+    (folder / "folds.json").write_text(json.dumps(parts))
+    common = ["--collection", folder, "--skip_missing", "--run", folder / "run.trec"]
+    for command in (["prepare", "--selector", "lexical"], ["maxp"]):
+        said = refuse(*command, *common, "--output", tmp_path / "out")
+        assert "folds of words: no query is left to validation on in fold 3" in said or "to test on in fold 1" in said
+        assert not (tmp_path / "out").exists()
 
 
 def test_an_explanation_of_other_queries_is_not_replaced(rows, model, tmp_path, refuse):
@@ -252,6 +289,23 @@ def test_gains_checks_all_before_anything_is_written(options, message, folder, e
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--max_steps", -2], "--max_steps must be at least -1, got -2"),
+        (["--encoder", "nope"], "nope"),
+        (["--bi_encoder", "ENCODER"], "this is a cross-encoder, which has no vectors of single passages"),
+    ],
+)
+def test_the_demo_checks_all_before_anything_is_written(options, message, tmp_path, encoder, refuse):
+    given = {"--encoder": tiny.bert_checkpoint(tmp_path / "encoder", layers=4, max_position_embeddings=128)}
+    given |= {"--bi_encoder": tiny.bert_checkpoint(tmp_path / "bi", layers=1, max_position_embeddings=128)}
+    given |= {options[0]: encoder if options[1] == "ENCODER" else options[1]}
+    said = refuse("demo", "--output", tmp_path / "out", *[word for pair in given.items() for word in pair])
+    assert message in said, said
+    assert not (tmp_path / "out").exists()
+
+
 # --- judgments of nothing
 
 
@@ -321,6 +375,27 @@ def test_flops_of_a_bi_encoder_that_is_none(model, refuse):
             ["prepare", "--run", "R", "--first_stage", "dph", "--k1", 3, "--collection", "demo", "--selector"]
             + ["lexical", "--output", "out"],
             "--run R is the first stage, none is made: leave out --first_stage, --k1",
+        ),
+        (
+            [
+                "rows",
+                "--selected",
+                "S",
+                "--collection",
+                "demo",
+                "--output",
+                "out",
+                "--folds",
+                "none",
+                "--fold_seed",
+                7,
+            ],
+            "--folds none draws nothing: leave out --fold_seed",
+        ),
+        (
+            ["mix", "--rows", "R", "--sources", "first-stage", "selector", "--output", "out", "--weights", 1, 1]
+            + ["--step", 0.1],
+            "--weights are fixed, and nothing is tuned: leave out --step",
         ),
     ],
 )

@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import ir_measures
@@ -14,9 +16,15 @@ import tiny_collection
 import torch
 
 from modeling_cobert import cli
+from modeling_cobert.baselines.maxp import MaxPOptions, build_maxp
+from modeling_cobert.baselines.mixture import MixtureOptions, mix_sources
+from modeling_cobert.collections.collection import open_collection
+from modeling_cobert.collections.options import SplitOptions
 from modeling_cobert.collections.trec import read_run
 from modeling_cobert.commands import eval as eval_command
 from modeling_cobert.commands import explain, stability
+from modeling_cobert.data.rows import load_rows
+from modeling_cobert.ranking.options import InputOptions
 
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
@@ -209,6 +217,64 @@ def test_rows_and_no_judgments(model, folder, tmp_path, capsys):
     assert sorted(path.name for path in (tmp_path / "unmeasured").iterdir()) == [".parts", "run.trec"]
 
 
+def test_measures_of_judgments_that_are_gone_do_not_pass_for_new_ones(model, folder, tmp_path):
+    mine = tmp_path / "mine"
+    shutil.copytree(folder, mine)
+    run_command(options(model, mine, tmp_path / "out", "--query_ids", "q1", "q2"))
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.is_file()}
+    shutil.rmtree(mine / "qrels")
+    with pytest.raises(
+        ValueError, match="out: has a measures.json, measured when there were judgments; now there are"
+    ):
+        run_command(options(model, mine, tmp_path / "out", "--query_ids", "q1", "q2"))
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.is_file()} == before
+    assert run_command(options(model, mine, tmp_path / "new", "--query_ids", "q1", "q2")) is None
+    assert run_command(options(model, mine, tmp_path / "new", "--query_ids", "q1", "q2")) is None
+
+
+def test_rows_to_train_on_are_not_tested_on(model, folder, tmp_path):
+    """Which passages MaxP trains on depends on the judgments."""
+    options = MaxPOptions(passage_words=10, passage_overlap=4)
+    collection = open_collection(folder, skip_missing=True)
+    build_maxp(collection, folder / "run.trec", tmp_path / "maxp", options, SplitOptions("none"), progress=False)
+    common = ["--model", model, "--use_cpu", "--query_ids", "q1", "q2", "--output", str(tmp_path / "out")]
+    for command in (eval_command, explain, stability):
+        with pytest.raises(
+            ValueError, match="maxp/train: its passages were chosen by the judgments.*the folder beside"
+        ):
+            run_command([*common, "--rows", str(tmp_path / "maxp" / "train")], command)
+    with pytest.raises(ValueError, match="maxp/train: its passages were chosen by the judgments"):
+        mix_sources(
+            load_rows(tmp_path / "maxp" / "train"), tmp_path / "out", MixtureOptions(["first-stage", "selector"])
+        )
+    assert not (tmp_path / "out").exists()
+    assert run_command([*common, "--rows", str(tmp_path / "maxp" / "test")]).reranked.queries == 2
+
+
+def test_options_that_no_query_fits(model, folder, tmp_path):
+    rows = tiny_collection.rows(folder, tmp_path, folds="round-robin")
+    common = ["--model", model, "--use_cpu", "--output", str(tmp_path / "out"), "--rows", str(rows)]
+    for command in (eval_command, stability):
+        with pytest.raises(ValueError, match="rows: no query is left: what --split, --fold and --query_ids ask for"):
+            run_command([*common, "--split", "fold_2", "--fold", "1"], command)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_query_is_not_taken_for_a_file_of_its_name(model, folder, tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    rows = tiny_collection.rows(folder, tmp_path / "made")
+    for name in ("q2", "ids"):
+        (tmp_path / name).write_text("q3\n")
+    of_rows = InputOptions(rows=str(rows), query_ids=["q2"])
+    of_collection = InputOptions(collection=str(folder), run=str(folder / "run.trec"), query_ids=["q2"])
+    for inputs in (of_rows, of_collection):
+        caplog.clear()
+        assert list(inputs.open_inputs(progress=False).queries) == ["q2"]
+        assert "--query_ids q2: the query, not the file of the same name, which would be ./q2" in caplog.text
+        for file in ("./q2", "ids", str(tmp_path / "q2")):
+            assert list(replace(inputs, query_ids=[file]).open_inputs(progress=False).queries) == ["q3"]
+
+
 def test_what_does_not_go_together(model, folder, tmp_path):
     out = ["--model", model, "--output", str(tmp_path / "out"), "--use_cpu"]
     with pytest.raises(ValueError, match="give either --rows, or --collection and --run"):
@@ -223,6 +289,8 @@ def test_what_does_not_go_together(model, folder, tmp_path):
     for name in ("run", "queries", "documents"):
         with pytest.raises(ValueError, match=f"--{name} goes with --collection: rows hold their own"):
             run_command([*out, *rows, f"--{name}", "x"])
+    with pytest.raises(ValueError, match="--skip_missing goes with --collection: rows hold their own"):
+        run_command([*out, *rows, "--skip_missing"])
     (tmp_path / "no_ids").write_text("\n")
     with pytest.raises(ValueError, match="no_ids:1: no query ids in the file"):
         run_command([*out, *rows, "--query_ids", str(tmp_path / "no_ids")])

@@ -20,7 +20,7 @@ from ..collections.trec import read_run, write_run
 from ..evaluation.measures import DEFAULT_MEASURES, evaluate_run, parse_measures
 from ..ranking.ties import strict_scores
 from ..steps.files import write_json
-from ..steps.folders import claim_folder, claims_end, write_settings
+from ..steps.folders import check_begun, claim_folder, claims_end, write_settings
 from ..steps.hashing import json_sha256
 from ..steps.processes import process_state
 from .bert_qe import BertQeOptions, read_scored, score_expansions
@@ -123,6 +123,7 @@ def run_bert_qe(
         test queries; a test query without results counts as zero.
     """
     output, tuning, state = Path(output), tuning or TuningOptions(), process_state()
+    _check_output(output)
     # What can be wrong with judgments, folds and measures is said before hours of work, not after them.
     qrels = collection.qrels()
     check_judgments(collection)
@@ -149,6 +150,14 @@ def run_bert_qe(
             results = _weigh(qrels, folder, parts, tuning)
             write_settings(folder, settings, results, [folder / name for name in (PHASE1_RUN, RUN, RESULTS)])
     return json.loads((folder / RESULTS).read_text(encoding="utf-8"))
+
+
+def _check_output(output: Path) -> None:
+    """What is in the folder must be of such a run; the folds of a training are called as those of one."""
+    scored = [path.name for path in output.glob("fold-*")] if output.is_dir() else []
+    check_begun(output, ("scores", "result", *scored), "--output")
+    for name in ("scores", *scored):
+        check_begun(output / name, ("phase1", "expansion"), "--output")
 
 
 def _plan(

@@ -14,19 +14,23 @@ from pathlib import Path
 from ..collections.collection import Collection
 from ..collections.judgments import known_judgments
 from ..collections.options import SplitOptions
+from ..collections.splits import plan_splits
 from ..data.candidates import Candidates, CutOptions, find_candidates
+from ..data.rows import STEP as ROWS
 from ..data.rows import build_rows
 from ..data.selection import FORMAT as SELECTION_FORMAT
 from ..data.selection import STEP as SELECTION
 from ..data.selection import count_selected, shards_of
 from ..passages_cobert import cut_documents
-from ..steps.folders import claim_folder, claims_end, write_settings
+from ..steps.folders import SETTINGS, check_begun, claim_folder, claims_end, read_settings, write_settings
 from ..steps.hashing import json_sha256
 from ..steps.limits import check_numbers
 from ..steps.processes import process_state
 from ..steps.progress import progress_bar
 
 NEGATIVES = ("sampled", "first")
+# The folders of rows: to train on, and to validate and test on.
+NAMES = ("train", "test")
 
 
 @dataclass(frozen=True)
@@ -92,15 +96,28 @@ def build_maxp(
         `dict[str, dict]`: the settings and counts of both.
     """
     output, options, state = Path(output), options or MaxPOptions(), process_state()
-    known_judgments(collection)  # raises what would be found after the work
+    _check_output(output)
+    known = known_judgments(collection)  # raises what would be found after the work
     candidates = find_candidates(collection, run, options.k, progress=progress and state.is_main_process)
+    plan_splits(collection, list(candidates.queries), splits, judged=bool(known))
     made = {}
-    for name in ("train", "test"):
+    for name in NAMES:
         folder = output / "passages" / name
         _Passages(collection, candidates, folder, name == "train", options).write(state, progress)
         with state.main_process_first():
             made[name] = build_rows(folder, output / name, collection, splits)
     return made
+
+
+def _check_output(output: Path) -> None:
+    """A folder of something else is not filled, nor one of passages that a call has made on the way."""
+    check_begun(output, ("passages", *NAMES), "--output")
+    for name in NAMES:
+        folder = output / name
+        if (folder / SETTINGS).exists() and (step := read_settings(folder).get("step")) != ROWS:
+            raise ValueError(
+                f"--output {output}: {folder} is the folder of {step!r}, not of {ROWS!r}: give another one"
+            )
 
 
 class _Passages:

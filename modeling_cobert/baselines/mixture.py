@@ -55,8 +55,13 @@ class MixtureOptions:
             "queries are tested (with a training's folder, those that it tested)."
         },
     )
-    step: float = field(default=0.1, metadata={"help": "How far apart the weights lie that are tried."})
-    measure: str = field(default="nDCG@20", metadata={"help": "What is tuned, by its name in ir_measures."})
+    step: float | None = field(
+        default=None, metadata={"help": "How far apart the weights lie that are tried. Default: 0.1."}
+    )
+    measure: str = field(
+        default="nDCG@20",
+        metadata={"help": "What is tuned, by its name in ir_measures; with fixed weights just measured."},
+    )
 
     def __post_init__(self):
         if len(self.sources) < 2:
@@ -71,22 +76,30 @@ class MixtureOptions:
                     f"weights are from 0 to {HIGHEST}, and one of them is above 0, got {self.weights}: only their "
                     "proportions count"
                 )
-        if not 1e-6 <= self.step <= 1 or abs(1 / self.step - round(1 / self.step)) > 1e-6:
-            raise ValueError(f"step must divide 1 into equal parts, as 0.1 and 0.25 do, got {self.step}")
-        tried = math.comb(round(1 / self.step) + len(self.sources) - 1, len(self.sources) - 1)
+            if self.step is not None:
+                raise ValueError("--weights are fixed, and nothing is tuned: leave out --step")
+        step = self.grid_step
+        if not 1e-6 <= step <= 1 or abs(1 / step - round(1 / step)) > 1e-6:
+            raise ValueError(f"step must divide 1 into equal parts, as 0.1 and 0.25 do, got {step}")
+        tried = math.comb(round(1 / step) + len(self.sources) - 1, len(self.sources) - 1)
         if self.weights is None and tried > MOST_TRIED:
             raise ValueError(
-                f"--step {self.step:g} with {len(self.sources)} sources would try {tried} weights, and at most "
+                f"--step {step:g} with {len(self.sources)} sources would try {tried} weights, and at most "
                 f"{MOST_TRIED} are tried: give a larger --step or fewer sources"
             )
         parse_measures([self.measure])
+
+    @property
+    def grid_step(self) -> float:
+        """How far apart the weights lie that are tried."""
+        return 0.1 if self.step is None else self.step
 
     def grid(self) -> list[tuple[float, ...]]:
         """The weights to try, each summing up to 1."""
         if self.weights is not None:
             total = math.fsum(self.weights)
             return [tuple(weight / total for weight in self.weights)]
-        return share_grid(len(self.sources), round(1 / self.step))
+        return share_grid(len(self.sources), round(1 / self.grid_step))
 
 
 def share_grid(sources: int, parts: int) -> list[tuple[float, ...]]:
@@ -196,18 +209,19 @@ def mix_sources(rows: RowsFolder, output: str | os.PathLike, options: MixtureOpt
         queries the measures of the `mixture` and of each of the `sources` alone, if any of them is judged.
     """
     output = Path(output)
+    rows.check_testable()
     trainings = {name: found for name in options.sources if (found := _find_trainings(name, rows))}
     turns = _plan(rows, list(trainings.values()), options)
     sources = [_open(name, turns, trainings.get(name)) for name in options.sources]
     for source in sources:
-        source.check(turns)
+        source.check(turns, rows.run)
     settings = {
         "step": STEP,
         "format": FORMAT,
         "rows": rows.fingerprint,
         "sources": options.sources,
         "weights": options.weights,
-        "grid_step": options.step,
+        "grid_step": options.grid_step,
         "measure": options.measure,
         "sha256": {source.name: source.sha256 for source in sources if source.files},
     }
@@ -237,6 +251,8 @@ def _find_trainings(source: str, rows: RowsFolder) -> dict[Turn, Path] | None:
         return None
     if (folder / SETTINGS).exists():
         turn = _read_training(folder).get("fold")
+        if turn is not None and type(turn) is not int:
+            raise ValueError(f"{folder / SETTINGS}: 'fold' must be the number of a fold or null, not {turn!r}")
         if turn not in _turns(rows):
             raise ValueError(f"{folder}: trained on {_name(turn)}, which {rows.folder} does not have")
         return {turn: folder}
@@ -310,12 +326,22 @@ class _Source:
     def sha256(self) -> str:
         return json_sha256([file_sha256(path) for path in self.runs])
 
-    def check(self, turns: Mapping[Turn, Fold]) -> None:
-        """Raises where there are no scores for a query."""
+    def check(self, turns: Mapping[Turn, Fold], candidates: Mapping[str, Mapping[str, float]]) -> None:
+        """Raises where there are no scores for a query, or for not one document that is a candidate of its query."""
+        wanted: dict[Path, list[str]] = {}
         for (turn, part), path in self.files.items():
             for query_id in getattr(turns[turn], part):
                 if query_id not in self.runs[path]:
                     raise ValueError(f"{path}: the {part} query {query_id!r} of {_name(turn)} is not in it")
+                wanted.setdefault(path, []).append(query_id)
+        for path, query_ids in wanted.items():
+            run, query_id = self.runs[path], query_ids[0]
+            if all(candidates[query_id].keys().isdisjoint(run[query_id]) for query_id in query_ids):
+                raise ValueError(
+                    f"{path}: it has none of the candidates of its queries (of query {query_id!r} it has "
+                    f"{next(iter(run[query_id]))!r}, the rows have {next(iter(candidates[query_id]))!r}): give a run "
+                    "of the documents of these rows"
+                )
 
     def scores(self, turn: Turn, part: str, row: Mapping) -> dict[str, float]:
         """The score of every candidate of a row, in the row's order."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from .folds import Fold, read_folds
+from .topics import read_topics
 from .trec import bounded_lines, numbered_lines, parse_grade, read_qrels
 
 logger = logging.getLogger(__name__)
@@ -139,7 +140,7 @@ def read_queries(path: str | os.PathLike) -> dict[str, str]:
     elif str(path).endswith((".tsv", ".tsv.gz")):
         pairs = _tsv_queries(path)
     else:
-        pairs = _trec_topics(path)
+        pairs = read_topics(path)
     queries: dict[str, str] = {}
     for number, query_id, text in pairs:
         if query_id in queries:
@@ -209,33 +210,12 @@ def _tsv_queries(path: str | os.PathLike) -> Iterator[tuple[int, str, str]]:
         query_id, tab, text = line.partition("\t")
         if not tab:
             raise ValueError(f"{path}:{number}: expected a query id, a tab and the query, found no tab")
+        if "\t" in text.partition("\r")[2]:
+            raise ValueError(
+                f"{path}:{number}: several queries in one line, with the line ends of old Macs (a lone \\r): write it "
+                "with \\n as line ends"
+            )
         yield number, query_id, text.strip()
-
-
-def _trec_topics(path: str | os.PathLike) -> Iterator[tuple[int, str, str]]:
-    field: str | None = None
-    start = 0
-    parts: dict[str, list[str]] = {}
-    for number, line in numbered_lines(path):
-        tag = re.match(r"\s*<(/?\w+)>(.*)", line)
-        if tag and tag[1] == "top":
-            field, start, parts = None, number, {}
-        elif tag and tag[1] == "/top":
-            if not start or not {"num", "title"} <= set(parts):
-                raise ValueError(f"{path}:{number}: a topic needs <top>, <num> and <title>")
-            query_id = " ".join(parts["num"]).replace("Number:", "").strip()
-            title = " ".join(" ".join(parts["title"]).split())
-            yield start, query_id, title.removeprefix("Topic:").strip()
-            start = 0
-        elif tag:
-            field = tag[1].removeprefix("/")
-            parts.setdefault(field, []).append(tag[2].partition("</")[0])
-        elif field:
-            parts[field].append(line)
-        elif line.strip():
-            raise ValueError(f"{path}:{number}: text outside a field; a TREC topics file has <top>, <num> and <title>")
-    if start:
-        raise ValueError(f"{path}:{start}: <top> without </top>")
 
 
 def read_judgments(path: str | os.PathLike) -> dict[str, dict[str, int]]:

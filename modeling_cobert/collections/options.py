@@ -52,3 +52,7 @@ class SplitOptions:
         },
     )
     fold_seed: int = field(default=42, metadata={"help": "Of random folds."})
+
+    def __post_init__(self):
+        if self.folds not in ("auto", "random") and self.fold_seed != 42:
+            raise ValueError(f"--folds {self.folds} draws nothing: leave out --fold_seed")

@@ -86,6 +86,17 @@ def plan_splits(
     return _by_folds(read_folds(folds), query_ids, skip_missing, folds)
 
 
+def check_splits(
+    collection: Collection, query_ids: Sequence[str], options: SplitOptions | None = None, judged: bool = True
+) -> None:
+    """
+    Raises, before the work on them, what [`plan_splits`] would raise after it: for instance that without the queries
+    that have no documents a fold has none to test.
+    """
+    if set(query_ids) != collection.queries().keys():  # the plan for all of them is known to work
+        plan_splits(collection, query_ids, options, judged=judged)
+
+
 def _by_folds(folds: Sequence[Fold], query_ids: Sequence[str], skip_missing: bool, source: str) -> SplitPlan:
     report = check_folds(folds, query_ids, skip_missing, source)
     there = set(query_ids)

@@ -25,7 +25,7 @@ from ..evaluation.tables import Table, to_terminal
 from ..ranking.inputs import rows_inputs
 from ..ranking.loading import load_cobert
 from ..ranking.ranker import Ranker
-from ..reproduction.gains import FIRST_STAGE, TWIN, Gains, GainsOptions, measure_gains, prepare_rows
+from ..reproduction.gains import FIRST_STAGE, TWIN, Gains, GainsOptions, check_gains, measure_gains, prepare_rows
 from ..steps.terminal import visible
 
 LOG_LEVEL = logging.ERROR
@@ -84,6 +84,7 @@ def main(args: DemoOptions) -> Table:
         use_cpu=True,
     )
     collection = open_collection("demo")
+    check_gains(collection, options)  # before minutes of work
     print("1. A collection: Python's language reference, 50 queries. First stage, and passages by a bi-encoder:\n")
     print(summarise(prepare_rows(collection, options)))
     print("\n2. Co-BERT, and the same without context, trained in five folds:\n")

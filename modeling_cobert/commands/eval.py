@@ -68,8 +68,15 @@ class EvalOptions(OutputOptions):
 ARGUMENTS = (RankerOptions, InputOptions, GroupOptions, EvalOptions, SeenOptions)
 
 
-def check_output(output: Path) -> None:
-    """Files that this command would overwrite must be its own."""
+def check_output(output: Path, judged: bool = True) -> None:
+    """Files that this command would overwrite must be its own; those that it would not must not pass for its own."""
+    if not judged:
+        there = [name for name in FILES[1:] if (output / name).exists()]
+        if there:
+            raise ValueError(
+                f"{output}: has a {there[0]}, measured when there were judgments; now there are none: give another "
+                "--output, or the judgments (--qrels)"
+            )
     if not (output / ".parts" / SETTINGS).exists():
         there = [name for name in FILES if (output / name).exists()]
         if there:
@@ -89,6 +96,7 @@ def main(
     check_output(output)
     state = process_state(ranker_options.use_cpu)
     inputs = input_options.open_inputs(groups, progress=state.is_main_process)
+    check_output(output, judged=inputs.qrels is not None)
     seen.check(ranker_options.model, inputs.name, inputs.queries)
     ranker = ranker_options.load(input_options, state.device)
     run = rerank_queries(ranker, inputs, output, state)

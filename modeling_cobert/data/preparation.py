@@ -6,7 +6,7 @@ from pathlib import Path
 from ..collections.collection import Collection
 from ..collections.judgments import known_judgments
 from ..collections.options import SplitOptions
-from ..collections.splits import plan_splits
+from ..collections.splits import check_splits, plan_splits
 from ..retrieval.options import RetrievalOptions
 from ..retrieval.retrieve import retrieve_to_folder
 from ..steps.processes import process_state
@@ -47,7 +47,11 @@ def prepare(
         run = output / "run" / "run.trec"
         with state.main_process_first():
             retrieve_to_folder(collection, run.parent, retrieval or RetrievalOptions(), selection.k)
-    select_passages(collection, run, output / "selected", selection, progress=progress)
+
+    def check(query_ids: list[str]) -> None:
+        check_splits(collection, query_ids, splits, bool(qrels))
+
+    select_passages(collection, run, output / "selected", selection, progress=progress, check=check)
     with state.main_process_first():
         build_rows(output / "selected", output / "rows", collection, splits, qrels)
     return load_rows(output / "rows")

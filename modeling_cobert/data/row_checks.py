@@ -1,4 +1,4 @@
-"""What rows and settings must be: checked where a folder is opened, since edited ones would give wrong figures."""
+"""What rows, and settings of rows and of selections, must be: edited ones would give wrong figures, or defects."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,13 +19,41 @@ _KINDS: dict[str, tuple[type, int, str]] = {
     "passage_overlap": (int, 0, "a whole number from 0 on"),
     "passage_title": _SWITCH,
 }
-_OPTIONAL = {"keep_texts": _SWITCH, "judged": _SWITCH}
+_OPTIONAL = {"keep_texts": _SWITCH, "judged": _SWITCH, "chosen_by": _TEXT}
+# Of selected passages, beside that.
+_OF_SELECTIONS = {"shard_queries": (int, 1, "a whole number from 1 on")}
+_COUNTED = ("queries", "documents", "passages", "pairs", "pair_passages")
 _ANEW = "make the folder anew"
 
 
 def check_settings(folder: Path, settings: Mapping) -> None:
-    """Raises where a value is of another kind than the one that is written."""
-    for name, (kind, least, wanted) in {**_KINDS, **_OPTIONAL}.items():
+    """Raises where a value in the settings of rows is of another kind than the one that is written."""
+    _check_kinds(folder, settings, _KINDS)
+    counts = settings["counts"]
+    if not isinstance(counts, dict) or not isinstance(counts.get("skipped", {}), dict):
+        raise ValueError(f"{folder / SETTINGS}: 'counts' must be the numbers of what was made: {_ANEW}")
+
+
+def check_selection(folder: Path, settings: Mapping) -> None:
+    """The same of a folder of selected passages, from which rows are made."""
+    _check_kinds(folder, settings, {**_KINDS, **_OF_SELECTIONS})
+    prints = settings.get("sha256")
+    if not isinstance(prints, dict) or not all(isinstance(value, str | None) for value in prints.values()):
+        raise ValueError(f"{folder / SETTINGS}: 'sha256' must be the fingerprints of what was read: {_ANEW}")
+    counts = settings["counts"]
+    query_ids = counts.get("query_ids") if isinstance(counts, dict) else None
+    if not isinstance(query_ids, list) or not query_ids or not all(isinstance(one, str) for one in query_ids):
+        raise ValueError(f"{folder / SETTINGS}: 'query_ids' in 'counts' must be a list of query ids: {_ANEW}")
+    if len(set(query_ids)) < len(query_ids):
+        raise ValueError(f"{folder / SETTINGS}: 'query_ids' in 'counts' names a query twice: {_ANEW}")
+    skipped, truncated = counts.get("skipped"), counts.get("truncated")
+    numbers = [counts.get(name) for name in _COUNTED] + ([] if truncated is None else [truncated])
+    if not isinstance(skipped, dict) or not all(type(one) is int for one in [*numbers, *skipped.values()]):
+        raise ValueError(f"{folder / SETTINGS}: 'counts' must be the numbers of what was made: {_ANEW}")
+
+
+def _check_kinds(folder: Path, settings: Mapping, kinds: Mapping[str, tuple[type, int, str]]) -> None:
+    for name, (kind, least, wanted) in {**kinds, **_OPTIONAL}.items():
         if name not in settings:
             if name in _OPTIONAL:
                 continue
@@ -34,9 +62,6 @@ def check_settings(folder: Path, settings: Mapping) -> None:
         fits = type(value) is kind  # a bool is an int too
         if not fits or (kind is int and value < least):
             raise ValueError(f"{folder / SETTINGS}: {name!r} must be {wanted}, not {value!r}: {_ANEW}")
-    counts = settings["counts"]
-    if not isinstance(counts, dict) or not isinstance(counts.get("skipped", {}), dict):
-        raise ValueError(f"{folder / SETTINGS}: 'counts' must be the numbers of what was made: {_ANEW}")
 
 
 def check_query_ids(folder: Path, splits: Mapping[str, tuple[str | None, ...]]) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow.dataset import ParquetFragmentScanOptions
 
 from ..collections.collection import Collection
 from ..collections.folds import Fold, read_folds, write_folds
@@ -25,10 +24,8 @@ from ..steps.hashing import file_sha256, json_sha256
 from ..steps.shards import PARQUET, QueryShards, read_parquet
 from .row_checks import check_query_ids, check_rows, check_settings
 from .rows_card import dataset_card, split_file
-from .selection import FORMAT as SELECTION_FORMAT
-from .selection import MADE_BY as SELECTION_MADE_BY
-from .selection import STEP as SELECTION
-from .selection import keeps_texts, read_selected, with_texts
+from .rows_copy import open_unpacked
+from .selection import keeps_texts, read_selected, read_selection, with_texts
 
 STEP, FORMAT, MADE_BY = "rows", 1, "cobert prepare (or, from selected passages, cobert rows)"
 SCHEMA = pa.schema(
@@ -109,24 +106,18 @@ class RowsFolder:
         check_grades(qrels, str(source or self.folder / "qrels.trec"))
         check_found_documents(qrels, [self.run], str(source or self.folder / "qrels.trec"), str(self.folder))
 
+    def check_testable(self) -> None:
+        """Raises where which passages there are tells what is relevant, as in the rows that MaxP trains on."""
+        if self.settings.get("chosen_by") == "judgments":
+            raise ValueError(
+                f"{self.folder}: its passages were chosen by the judgments, to train on; a test on them would mean "
+                "nothing: give the folder beside it, test"
+            )
+
     @cached_property
     def _dataset(self) -> datasets.Dataset:
-        # Not load_dataset(folder): its cache takes two folders of one name and layout for the same dataset, and a
-        # folder that was made anew for the old one. This one goes by path and time, and time may stand still or go
-        # back (a copy that keeps it, a clock that is set), so what is in the files is part of the name.
-        files = [str((self.folder / split_file(split)).resolve()) for split in self.splits]
-        checked = ParquetFragmentScanOptions(page_checksum_verification=True)
-        try:
-            found = datasets.Dataset.from_parquet(
-                files, fragment_scan_options=checked, config_name=f"rows-{json_sha256(self.files_sha256)[:32]}"
-            )
-        except (datasets.exceptions.DatasetGenerationError, OSError) as error:
-            reason = error if isinstance(error, OSError) else error.__cause__ or error
-            if isinstance(reason, OSError) and reason.errno is not None:
-                if reason.filename is None:  # what is written does not say where, what is read does
-                    reason.filename = str(datasets.config.HF_DATASETS_CACHE)
-                raise reason from None  # the system's own, such as a full disk
-            raise ValueError(f"{self.folder}: one of its parquet files is damaged ({reason}): make it anew") from error
+        files = {split_file(split): self.files_sha256[split] for split in self.splits}
+        found = open_unpacked(self.folder, files, with_texts(SCHEMA, self.has_texts))
         check_rows(self.folder, found.data.table, by_passage="chosen_by" in self.settings)
         return found
 
@@ -215,8 +206,9 @@ def build_rows(
         `dict`: the settings and, under `counts`, what was done; also in `output/settings.json`.
     """
     options, output = options or SplitOptions(), Path(output)
-    selection = read_settings(selected, SELECTION, SELECTION_MADE_BY, SELECTION_FORMAT)
+    selection, shards = read_selection(selected), read_selected(selected)
     query_ids, queries = selection["counts"]["query_ids"], collection.queries()
+    _check_queries(selection, shards, queries, str(selected), collection.name)
     known = known_judgments(collection) if qrels is None else qrels
     plan = plan_splits(collection, query_ids, options, judged=bool(known))
     qrels = {q: known[q] for q in query_ids if q in plan.split_of and known.get(q)}
@@ -226,7 +218,6 @@ def build_rows(
     done = claim_folder(output, settings)
     if done is not None:
         return done
-    shards = read_selected(selected)
     written = _write_splits(shards, output, plan, qrels, with_texts(SCHEMA, keeps_texts(settings)))
     if qrels:
         write_qrels(output / "qrels.trec", qrels)
@@ -248,6 +239,22 @@ def build_rows(
     files += [name for name, there in (("qrels.trec", qrels), ("folds.json", plan.folds)) if there]
     # last: it is the mark that all is done
     return write_settings(output, settings, counts, [output / name for name in files])
+
+
+def _check_queries(
+    selection: Mapping, shards: QueryShards, queries: Mapping[str, str], selected: str, name: str
+) -> None:
+    """The selected queries must be the collection's: of another's, with the same ids, the grades would be foreign."""
+    known = [(query_id, queries.get(query_id)) for query_id in selection["counts"]["query_ids"]]
+    if json_sha256(known) == selection["sha256"].get("queries"):
+        return
+    for row in shards.read():
+        query_id, text = row["query_id"], row["query"]
+        if queries.get(query_id, text) != text:  # of a split, a collection has only some queries
+            raise ValueError(
+                f"{selected}: query {query_id!r} is {text!r}, but {queries[query_id]!r} in {name}: give the "
+                f"collection that it was selected from ({selection['collection']}), with the same --queries"
+            )
 
 
 def _settings(selection: Mapping, options: SplitOptions, plan: SplitPlan, qrels: Mapping) -> dict:

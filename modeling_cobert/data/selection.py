@@ -31,6 +31,7 @@ from ..steps.processes import process_state
 from ..steps.progress import progress_bar
 from ..steps.shards import QueryShards
 from .candidates import Candidates, CutOptions, find_candidates
+from .row_checks import check_selection
 from .stored_passages import StoredPassages
 
 logger = logging.getLogger(__name__)
@@ -95,6 +96,7 @@ def select_passages(
     options: SelectionOptions,
     query_ids: Sequence[str] | None = None,
     progress: bool = True,
+    check: Callable[[list[str]], object] | None = None,
 ) -> dict:
     """
     Writes the best passage of each candidate of each query to `output`; done before, or in part, it goes on.
@@ -108,12 +110,16 @@ def select_passages(
         options ([`SelectionOptions`]): how to select.
         query_ids (`list[str]`, *optional*): only these queries; all of the collection's by default.
         progress (`bool`, *optional*, defaults to `True`): whether to show progress bars.
+        check (`Callable`, *optional*): called with the ids of the queries that have candidates before anything is
+            written, to raise what is wrong with them.
 
     Returns:
         `dict`: the settings and, under `counts`, what was done; also in `output/settings.json`.
     """
     state = process_state()
     candidates = find_candidates(collection, run, options.k, query_ids, progress=progress and state.is_main_process)
+    if check is not None:
+        check(list(candidates.queries))
     work = _Selection(collection, candidates, Path(output), options, state, progress and state.is_main_process)
     settings = work.settings()
     with state.main_process_first():
@@ -129,9 +135,16 @@ def select_passages(
     return read_settings(output, STEP, MADE_BY, FORMAT)
 
 
+def read_selection(folder: str | os.PathLike) -> dict:
+    """The settings of a finished selection, checked."""
+    settings = read_settings(folder, STEP, MADE_BY, FORMAT)
+    check_selection(Path(folder), settings)
+    return settings
+
+
 def read_selected(folder: str | os.PathLike) -> QueryShards:
     """The queries of a finished selection: `read()` gives rows of [`SCHEMA`], in order; with `texts`, if kept."""
-    settings = read_settings(folder, STEP, MADE_BY, FORMAT)
+    settings = read_selection(folder)
     return shards_of(folder, settings["counts"]["query_ids"], settings["shard_queries"], keeps_texts(settings))
 
 

@@ -51,6 +51,10 @@ def chosen_queries(
         if unknown:
             raise ValueError(f"{source}: {len(unknown)} queries asked for are not there, such as {unknown[0]!r}")
         chosen &= set(query_ids)
+    if not chosen:
+        raise ValueError(
+            f"{source}: no query is left: what --split, --fold and --query_ids ask for has none in common"
+        )
     return [query_id for query_id in known if query_id in chosen]
 
 
@@ -213,6 +217,7 @@ def rows_inputs(
         options ([`GroupOptions`], *optional*): how to group.
     """
     rows = load_rows(folder)
+    rows.check_testable()
     names = split.split(",") if split else list(rows.splits)
     unknown = [name for name in names if name not in rows.splits]
     if unknown:

@@ -1,5 +1,6 @@
 """The model, and what it re-ranks: options of the API and of the commands alike."""
 
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,9 +10,12 @@ from ..collections.collection import read_judgments
 from ..collections.options import CollectionOptions
 from ..collections.trec import numbered_lines
 from ..data.groups import GroupOptions
+from ..data.rows import load_rows
 from ..steps.limits import MOST_THREADS, check_numbers
 from .inputs import collection_inputs, rows_inputs
 from .ranker import Inputs, Ranker
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,8 @@ class InputOptions(CollectionOptions):
     )
     fold: int | None = field(default=None, metadata={"help": "Only the test queries of this fold, from 1."})
     query_ids: list[str] | None = field(
-        default=None, metadata={"help": "Only these query ids, or one file that has an id a line."}
+        default=None,
+        metadata={"help": "Only these query ids, or one file that has an id a line; a name that is both is an id."},
     )
 
     def __post_init__(self):
@@ -41,8 +46,8 @@ class InputOptions(CollectionOptions):
         if (self.rows is None) == (not self.collection):
             raise ValueError("give either --rows, or --collection and --run")
         if self.rows is not None:
-            for name in ("run", "queries", "documents", "k"):
-                if getattr(self, name) is not None:
+            for name in ("run", "queries", "documents", "k", "skip_missing"):
+                if getattr(self, name) not in (None, False):
                     raise ValueError(f"--{name} goes with --collection: rows hold their own")
             qrels = None if self.qrels is None else read_judgments(self.qrels)
             inputs = rows_inputs(self.rows, self.split, self.fold, self.chosen_ids(), qrels, groups)
@@ -54,14 +59,24 @@ class InputOptions(CollectionOptions):
         return collection_inputs(self.open(), self.run, k, self.fold, self.chosen_ids(), groups, progress)
 
     def chosen_ids(self) -> list[str] | None:
-        """The ids of `--query_ids`, from the command line or the file."""
+        """The ids of `--query_ids`, from the command line or the file; what may be both is an id."""
         given = self.query_ids
         if given is None or len(given) != 1 or not Path(given[0]).is_file():
+            return given
+        if given[0] in self._known_ids():
+            logger.warning(
+                "--query_ids %s: the query, not the file of the same name, which would be ./%s", given[0], given[0]
+            )
             return given
         ids = [line.strip() for _, line in numbered_lines(given[0]) if line.strip()]
         if not ids:
             raise ValueError(f"{given[0]}:1: no query ids in the file")
         return ids
+
+    def _known_ids(self) -> set[str]:
+        if self.rows is None:
+            return set(self.open().queries())
+        return {query_id for split in load_rows(self.rows).splits.values() for query_id in split}
 
 
 @dataclass(frozen=True)

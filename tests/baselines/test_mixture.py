@@ -155,6 +155,7 @@ def test_options():
         (OWN, {"weights": [2.0, -1.0]}, "weights are from 0 to"),
         (OWN, {"weights": [1.0, math.nan]}, "weights are from 0 to"),
         (OWN, {"step": 0.3}, "step must divide 1"),
+        (OWN, {"step": 0.1, "weights": [1.0, 1.0]}, "--weights are fixed, and nothing is tuned: leave out --step"),
         (OWN, {"step": 0.0}, "step must divide 1"),
         (OWN, {"measure": "nDCG20"}, "unknown measure"),
     ):
@@ -301,6 +302,24 @@ def test_documents_that_a_run_lacks(folded, tmp_path, caplog):
         # the last of the run and the two that it lacks tie, and stand as the first stage had them
         expected = [*others[:-1], first, second, others[-1]] if query_id != "q0" else list(scores)
         assert list(found[query_id]) == expected
+
+
+def test_a_run_of_other_documents_is_refused(folded, tmp_path):
+    run = {q: {f"other-{d}": score for d, score in scores.items()} for q, scores in load_rows(folded).run.items()}
+    write_run(tmp_path / "other.trec", run, "other")
+    for weights in (None, [1.0, 1.0]):
+        with pytest.raises(ValueError, match="other.trec: it has none of the candidates of its queries .of query 'q"):
+            mix(folded, tmp_path / "out", ["selector", tmp_path / "other.trec"], weights=weights)
+    assert not (tmp_path / "out").exists()
+
+
+def test_settings_of_a_training_with_no_fold_that_is_one(folded, trained, tmp_path):
+    shutil.copytree(trained / "fold-1", tmp_path / "model")
+    path = tmp_path / "model" / "settings.json"
+    for fold in ([1], True, "1"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"fold": fold}))
+        with pytest.raises(ValueError, match="model/settings.json: 'fold' must be the number of a fold or null, not"):
+            mix(folded, tmp_path / "out", ["selector", tmp_path / "model"])
 
 
 def test_what_is_missing_is_named(folded, trained, tmp_path):

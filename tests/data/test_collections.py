@@ -209,6 +209,16 @@ def test_changed_file_is_noticed(beir):
         ("topics.txt", "<top>\n<num> Number: 1\n</top>\n", ":3: a topic needs"),
         ("topics.txt", "<top>\n<num> 1\n<title> a\n", ":1: <top> without"),
         ("topics.txt", "1\ta\n", ":1: text outside"),
+        ("q.tsv", "1\ta\r2\tb\r", ":1: several queries in one line, with the line ends of old Macs"),
+        ("topics.txt", "<top>\n<num> 1\n<title> a\n<top>\n<num> 2\n<title> b\n</top>\n", ":1: .*begins in line 4"),
+        ("topics.txt", "<top>\n<num> 1\n<title> a\n<num> 2\n<title> b\n</top>\n", ":6: .* 2 <num>: is a </top> m"),
+        ("topics.txt", "<top>\n<num> 1\n<title> a\n<desc> b\n<title> c\n</top>\n", ":6: .* 2 <title>: is a </top>"),
+        ("topics.txt", "<top>\n<num> 1\n<title> a </title> b\n</top>\n", ":4: .* text after </title>, in no field"),
+        ("topics.txt", "<top>\n<num> 1\n<title> a\n<desc> b</title>\n</top>\n", ":5: .* has <desc> before </title>"),
+        ("topics.txt", "<top>\n<num> 1\n<title> a\n</top>\n<num> 2\n<title> b\n</top>\n", ":5: text outside"),
+        ("topics.txt", "<top>\n<num> 1\n<title> a\n</top>\nmore\n", ":5: text outside"),
+        ("topics.txt", "</top>\n", ":1: a topic needs"),
+        ("topics.txt", "<top>\n<num> 1 2\n<title> a\n</top>\n", ":1: an id must be"),
     ],
 )
 def test_bad_queries(tmp_path, name, content, reason):
@@ -225,8 +235,92 @@ def test_queries(tmp_path):
         "<top>\n<num> Number: 302 </num>\n<title> Topic: Polio </title>\n</top>\n"
     )
     assert read_queries(path) == {"301": "International Organized Crime", "302": "Polio"}
-    (tmp_path / "q.tsv").write_text("1\ta\tb\n2\t\n")
-    assert read_queries(tmp_path / "q.tsv") == {"1": "a\tb", "2": ""}
+    (tmp_path / "q.tsv").write_text("1\ta\tb\n2\t\n3\ta\rb\r\n")
+    assert read_queries(tmp_path / "q.tsv") == {"1": "a\tb", "2": "", "3": "a\rb"}
+
+
+# As in the files of TREC-1 (all fields, two of them in a line of their own), TREC-6, the terabyte track, microblog.
+TREC_1 = """
+<top>
+<head> Tipster Topic Description
+<num> Number:  001
+<dom> Domain:  International Economics
+<title> Topic:  Antitrust Cases Pending
+
+<desc> Description:
+Document discusses a pending antitrust case.
+
+<smry> Summary:
+Document discusses a <title of a> case.
+
+<fac> Factor(s):
+<nat> Nationality: U.S.
+</fac>
+<def> Definition(s):
+</top>
+
+"""
+TREC_6 = """
+<top>
+
+<num> Number: 301
+<title> International Organized Crime
+
+<desc> Description:
+Identify organizations that participate in international criminal
+activity.
+
+<narr> Narrative:
+A relevant document must as a minimum identify the organization.
+
+</top>
+"""
+CLOSED = """<topics>
+<top>
+<num>Number: 752</num>
+<title>
+Dam removal
+</title>
+<desc>Description: Where?</desc>
+</top>
+</topics>
+"""
+MICROBLOG = """
+<top>
+<num> Number: MB001 </num>
+<title> BBC World Service staff cuts </title>
+<querytime> Tue Feb 08 12:30:27 +0000 2011 </querytime>
+<querytweettime> 34952194402811904 </querytweettime>
+</top>
+"""
+
+
+@pytest.mark.parametrize(
+    ("content", "queries"),
+    [
+        (TREC_1 + TREC_6, {"001": "Antitrust Cases Pending", "301": "International Organized Crime"}),
+        (CLOSED, {"752": "Dam removal"}),
+        (MICROBLOG, {"MB001": "BBC World Service staff cuts"}),
+        (TREC_6.replace("\n", " \r\n"), {"301": "International Organized Crime"}),
+        ((TREC_6 + CLOSED).replace("\n", "\r"), {"301": "International Organized Crime", "752": "Dam removal"}),
+        (
+            "<top><num>1</num><title>a b</title><time>c</time></top><top><num>2<title>c<desc>d</top>",
+            {"1": "a b", "2": "c"},
+        ),
+        ("<top>\n<num> 1\n<title> red\ncar </title>\n</top>", {"1": "red car"}),
+        ("<top>\n<num> 1\n<title> how do <b>bees</b> see\n</top>", {"1": "how do <b>bees</b> see"}),
+        ("<top>\n<num> 1\n<title> how do <b>bees</b> see </title>\n</top>", {"1": "how do <b>bees</b> see"}),
+        ("<top>\n<num> 1\n<title>\n<i>red</i> car\n<desc> a\n</top>", {"1": "<i>red</i> car"}),
+        ("<top>\n<num> 1\n<title> red\n<other> car\n</top>", {"1": "red"}),
+        ("<top>\n<title> red\n<num> 1\n</top>", {"1": "red"}),
+        ("<top>\n<num> 1\n<title> 5 < 6 </title>\n</top>", {"1": "5 < 6"}),
+        ("<top>\n<num> 1\n<title> </title>\n</top>", {"1": ""}),
+    ],
+)
+def test_topics_of_every_layout(tmp_path, content, queries):
+    path = tmp_path / "topics.txt"
+    path.write_text(content, newline="")
+    assert list(read_queries(path).items()) == list(queries.items())
 
 
 @pytest.mark.parametrize(

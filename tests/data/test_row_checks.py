@@ -6,9 +6,12 @@ import shutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import tiny_collection
 from tiny_rows import make_rows
 
-from modeling_cobert.data.rows import SCHEMA, load_rows
+from modeling_cobert.collections.collection import open_collection
+from modeling_cobert.collections.options import SplitOptions
+from modeling_cobert.data.rows import SCHEMA, build_rows, load_rows
 from modeling_cobert.ranking.inputs import rows_inputs
 
 FILE = "data/train-00000-of-00001.parquet"
@@ -17,6 +20,14 @@ FILE = "data/train-00000-of-00001.parquet"
 @pytest.fixture
 def folder(tmp_path):
     return make_rows(tmp_path / "rows")
+
+
+@pytest.fixture(scope="module")
+def selected(tmp_path_factory):
+    """A collection, and what was selected from it."""
+    made = tmp_path_factory.mktemp("made")
+    tiny_collection.rows(tiny_collection.make(made / "words"), made)
+    return made
 
 
 def edit(folder, **changes):
@@ -81,6 +92,7 @@ def test_a_query_has_one_row(folder):
         ("collection", 3, "a text"),
         ("first_stage", [], "a text"),
         ("judged", "no", "true or false"),
+        ("chosen_by", 1, "a text"),
         ("counts", 7, "the numbers of what was made"),
     ],
 )
@@ -90,9 +102,41 @@ def test_settings_are_of_their_kinds(folder, key, value, wanted):
     path.write_text(json.dumps(settings | {key: value}))
     with pytest.raises(ValueError, match=rf"settings.json: {key!r} must be {wanted}.*: make the folder anew"):
         load_rows(folder)
-    if key in ("judged", "counts"):
+    if key in ("judged", "chosen_by", "counts"):
         return
     del settings[key]
     path.write_text(json.dumps(settings))
     with pytest.raises(ValueError, match=rf"settings.json: {key!r} is missing"):
         load_rows(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"k": "z"}, "'k' must be a whole number from 1 on, not 'z'"),
+        ({"passage_words": "10"}, "'passage_words' must be a whole number from 1 on, not '10'"),
+        ({"collection": 7}, "'collection' must be a text, not 7"),
+        ({"shard_queries": "x"}, "'shard_queries' must be a whole number from 1 on, not 'x'"),
+        ({"keep_texts": "no"}, "'keep_texts' must be true or false, not 'no'"),
+        ({"sha256": None}, "'sha256' must be the fingerprints"),
+        ({"sha256": {"run": 5}}, "'sha256' must be the fingerprints"),
+        ({"counts": 5}, "'query_ids' in 'counts' must be a list of query ids"),
+        ({"counts": {}}, "'query_ids' in 'counts' must be a list of query ids"),
+        ({"query_ids": ["q0", 1]}, "'query_ids' in 'counts' must be a list of query ids"),
+        ({"query_ids": ["q0", "q0"]}, "'query_ids' in 'counts' names a query twice"),
+        ({"pairs": "many"}, "'counts' must be the numbers of what was made"),
+        ({"truncated": "few"}, "'counts' must be the numbers of what was made"),
+        ({"skipped": 0}, "'counts' must be the numbers of what was made"),
+        ({"skipped": {"documents_missing": None}}, "'counts' must be the numbers of what was made"),
+    ],
+)
+def test_settings_of_a_selection_are_of_their_kinds(selected, tmp_path, changes, fault):
+    shutil.copytree(selected / "selected", tmp_path / "selected")
+    path = tmp_path / "selected" / "settings.json"
+    settings = json.loads(path.read_text())
+    for name, value in changes.items():
+        (settings if name in settings else settings["counts"])[name] = value
+    path.write_text(json.dumps(settings | {key: changes[key] for key in ("keep_texts",) if key in changes}))
+    with pytest.raises(ValueError, match=rf"selected/settings.json: {fault}.*: make the folder anew"):
+        build_rows(tmp_path / "selected", tmp_path / "out", open_collection(selected / "words"), SplitOptions("none"))
+    assert not (tmp_path / "out").exists()

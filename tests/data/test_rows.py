@@ -3,8 +3,10 @@
 import errno
 import json
 import os
+import pickle
 import random
 import shutil
+import struct
 
 import datasets
 import pyarrow.parquet as pq
@@ -126,9 +128,45 @@ def test_a_cache_that_cannot_be_written_is_named(folder, tmp_path, monkeypatch):
     def full(*args, **kwargs):
         raise OSError(errno.ENOSPC, "full")
 
-    monkeypatch.setattr("datasets.arrow_writer.ArrowWriter.finalize", full)
-    with pytest.raises(OSError, match=f"full: '{datasets.config.HF_DATASETS_CACHE}'"):
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match=f"full: '{datasets.config.HF_DATASETS_CACHE}/"):
         load_rows(tmp_path / "rows").dataset()
+
+
+def flip(path):
+    """One bit of a first-stage score."""
+    content = path.read_bytes()
+    place = content.index(struct.pack("<d", load_rows(path.parents[2] / "out").run["q1"].popitem()[1]))
+    path.write_bytes(content[: place + 6] + bytes([content[place + 6] ^ 1]) + content[place + 7 :])
+
+
+@pytest.mark.parametrize(
+    ("harm", "kind"),
+    [
+        (flip, "arrow"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-100]), "arrow"),
+        (lambda path: path.write_bytes(b""), "arrow"),
+        (lambda path: path.unlink(), "arrow"),
+        (lambda path: path.write_bytes(b"\xff"), "sha256"),
+        (lambda path: path.unlink(), "sha256"),
+    ],
+)
+def test_a_copy_that_is_not_as_it_was_written_is_made_anew(folder, tmp_path, monkeypatch, caplog, harm, kind):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    build(folder, tmp_path / "out", folds="random")
+    written = load_rows(tmp_path / "out").dataset().to_list()
+    (path,) = (tmp_path / "cache").rglob(f"*.{kind}")
+    harm(path)
+    copy = path.with_suffix(".arrow")
+    there = copy.exists()
+    caplog.clear()
+    assert load_rows(tmp_path / "out").dataset().to_list() == written
+    assert (f"{copy}: damaged, and made anew" in caplog.text) == there
+    caplog.clear()
+    found = load_rows(tmp_path / "out").dataset()
+    assert found.to_list() == written and not caplog.text
+    assert pickle.loads(pickle.dumps(found)).to_list() == written  # as a loader's workers get it
+    assert len(pickle.dumps(found)) < 20_000  # by the name of the copy, which they read in place
 
 
 def test_run_and_judgments_are_read_back(folder, tmp_path):
@@ -260,6 +298,26 @@ def test_judgments_for_other_queries(folder, tmp_path):
     qrels.write_text("stranger 0 one 1\n")
     with pytest.raises(ValueError, match="not one judged query"):
         build_rows(folder / "selected", tmp_path / "none", skipping, SplitOptions("none"))
+
+
+def test_selected_queries_are_those_of_the_collection(folder, tmp_path):
+    """Ids alone do not tell: the judgments of another collection would be joined."""
+    (tmp_path / "other").mkdir()
+    queries = small.QUERIES | {"q4": "something else"}
+    small.write_collection(tmp_path / "other", queries=queries)
+    where = f"q4' is {small.QUERIES['q4']!r}, but 'something else' in other: give the collection .*.collection"
+    with pytest.raises(ValueError, match=f"selected: query '{where}"):
+        build_rows(folder / "selected", tmp_path / "out", open_collection(tmp_path / "other"), SplitOptions("none"))
+    assert not (tmp_path / "out").exists()
+    shutil.copytree(folder / "collection", tmp_path / "moved")  # and called otherwise
+    moved = open_collection(tmp_path / "moved")
+    build_rows(folder / "selected", tmp_path / "out", moved, SplitOptions("none"))
+    lines = (tmp_path / "moved" / "qrels" / "test.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
+    some = "".join(line for line in lines if not line.startswith("q4"))
+    (tmp_path / "moved" / "qrels" / "some.tsv").write_text(some, encoding="utf-8")
+    part = open_collection(tmp_path / "moved", split="some", skip_missing=True)
+    assert "q4" not in part.queries()
+    build_rows(folder / "selected", tmp_path / "part", part, SplitOptions("none"))
 
 
 def test_rows_without_judgments(folder, tmp_path, caplog):
