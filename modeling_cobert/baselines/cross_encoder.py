@@ -11,7 +11,6 @@ from ..ranking.loading import load_cobert
 from ..ranking.seen import seen_queries
 from ..steps.files import files_beside, full_disk_named
 from ..steps.folders import (
-    FILES,
     LOCK,
     SETTINGS,
     check_writable,
@@ -20,7 +19,8 @@ from ..steps.folders import (
     read_settings,
     write_settings,
 )
-from ..training.initial import source_name, text_files_sha256
+from ..steps.hashing import model_sha256
+from ..steps.locks import drop_lock, take_lock
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,9 @@ def export_cross_encoder(checkpoint: str | os.PathLike, output: str | os.PathLik
     _check_output(output)
     source = load_cobert(checkpoint)
     _check_exportable(source, checkpoint)
-    claim_folder(output, _settings(checkpoint))
+    settings = _settings(source, checkpoint)
+    if claim_folder(output, settings) is not None:  # another process has just made it
+        raise ValueError(f"--output {output}: there is something already: give a new folder")
     fields = {key: value for key, value in source.encoder.config.to_dict().items() if key != "architectures"}
     model = BertForSequenceClassification(BertConfig(**(fields | {"num_labels": 1})))
     model.bert.load_state_dict(source.encoder.state_dict())
@@ -65,19 +67,21 @@ def export_cross_encoder(checkpoint: str | os.PathLike, output: str | os.PathLik
         source.find_tokenizer().save_pretrained(beside)
         names = [path.name for path in sorted(beside.iterdir())]
     counts = {"parameters": model.num_parameters()}
-    write_settings(output, _settings(checkpoint), counts, [output / name for name in names])
+    write_settings(output, settings, counts, [output / name for name in names])
     return model
 
 
 def _check_output(output: Path) -> None:
     if output.is_symlink() and not output.exists():
-        raise ValueError(f"--output {output}: is a link that leads nowhere: give a new folder")
+        raise ValueError(f"--output {output}: a link that leads nowhere: give a new folder")
     if output.exists() and not output.is_dir():
         raise ValueError(f"--output {output}: there is something already, a file: give a new folder")
     begun = (output / SETTINGS).exists() and not is_exported(output)
     if output.exists() and any(path.name != LOCK for path in output.iterdir()) and not begun:
         raise ValueError(f"--output {output}: there is something already: give a new folder")
     check_writable(output, "--output")
+    if (output / LOCK).exists():
+        drop_lock(take_lock(output / LOCK), output / LOCK)  # raises where another process has it
 
 
 def _check_exportable(source: CoBertForGroupwiseRanking, checkpoint: str | os.PathLike) -> None:
@@ -99,8 +103,8 @@ def _check_exportable(source: CoBertForGroupwiseRanking, checkpoint: str | os.Pa
         )
 
 
-def _settings(checkpoint: str | os.PathLike) -> dict:
+def _settings(source: CoBertForGroupwiseRanking, checkpoint: str | os.PathLike) -> dict:
     """What is exported, and what the guard against seen queries reads; no library looks into this file."""
-    name = os.fspath(checkpoint)
-    files = {FILES: {"model": text_files_sha256(name)}} if os.path.isdir(name) else {}
-    return {"step": STEP, "model": source_name(name), "seen": seen_queries(name), **files}
+    name = Path(checkpoint).resolve().name if os.path.isdir(checkpoint) else os.fspath(checkpoint)
+    made_of = model_sha256(source, source.find_tokenizer())
+    return {"step": STEP, "model": name, "sha256": made_of, "seen": seen_queries(checkpoint)}
