@@ -35,6 +35,7 @@ Hugging Face's TrainingArguments work (`--bf16`, `--gradient_accumulation_steps`
 
 from ..data.groups import GroupOptions
 from ..training.arguments import CoBertTrainingArguments, DataOptions, ModelOptions, TeacherOptions
+from ..training.checks import check_start
 from ..training.train import results_table, train
 
 ARGUMENTS = (ModelOptions, DataOptions, GroupOptions, CoBertTrainingArguments, TeacherOptions)
@@ -48,6 +49,7 @@ def main(
     teacher: TeacherOptions | None = None,
 ) -> dict:
     """Trains, selects and tests; returns the results and prints them on the main process."""
+    check_start(model, training_args, data.fold)
     results = train(model, data, groups, training_args, teacher)
     if training_args.process_index == 0:
         print(results_table(results))

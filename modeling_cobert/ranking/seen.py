@@ -19,15 +19,29 @@ def seen_queries(model: str | os.PathLike | None) -> dict[str, list[str]]:
 
     Args:
         model (`str` or `os.PathLike`, *optional*): folder or Hub id, of a final model or of a checkpoint. Where there
-            is no such note, as beside foreign models, nothing is known.
+            is no such note, as beside foreign models, nothing is known; one that cannot be read is an error.
     """
     if model is None:
         return {}
     for name in (SETTINGS, COMPLETE):
-        content = _read_note(os.fspath(model), name)
-        if isinstance(content, dict) and isinstance(content.get("seen"), dict):
-            return {str(collection): [str(q) for q in ids] for collection, ids in content["seen"].items()}
+        path, content = _read_note(os.fspath(model), name)
+        if isinstance(content, dict) and "seen" in content:
+            return _checked(path, content["seen"])
     return {}
+
+
+def _checked(path: Path, seen: object) -> dict[str, list[str]]:
+    """Of what is damaged nobody knows which queries it stood for."""
+    if not isinstance(seen, dict) or not all(_is_list_of_names(query_ids) for query_ids in seen.values()):
+        raise ValueError(
+            f"{path}: damaged, 'seen' must be the query ids of each collection that the model has learned from, so "
+            "nothing can be tested: take the file that was saved with the model"
+        )
+    return seen
+
+
+def _is_list_of_names(query_ids: object) -> bool:
+    return isinstance(query_ids, list) and all(isinstance(query_id, str) for query_id in query_ids)
 
 
 def add_seen(seen: Mapping[str, list[str]], collection: str, query_ids: Iterable[str]) -> dict[str, list[str]]:
@@ -55,7 +69,7 @@ def refuse_seen(
         )
 
 
-def _read_note(model: str, name: str) -> object:
+def _read_note(model: str, name: str) -> tuple[Path, object]:
     if os.path.isdir(model):
         path = Path(model) / name
     else:
@@ -68,8 +82,8 @@ def _read_note(model: str, name: str) -> object:
         )
         path = Path(found or "")
     if not path.is_file():
-        return None
+        return path, None
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return path, json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path}: not JSON ({error})") from None

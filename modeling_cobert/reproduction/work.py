@@ -13,7 +13,7 @@ from accelerate import PartialState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..baselines.bert_qe import BertQeOptions
-from ..baselines.cross_encoder import export_cross_encoder
+from ..baselines.cross_encoder import export_cross_encoder, is_exported
 from ..baselines.interpolation import run_bert_qe
 from ..baselines.maxp import MaxPOptions, build_maxp
 from ..collections.options import CollectionOptions, SplitOptions
@@ -28,8 +28,9 @@ from ..retrieval.retrieve import RUN, retrieve_to_folder
 from ..steps.folders import SETTINGS, check_begun, claim_folder, claims_end, read_settings, write_settings
 from ..steps.hashing import file_sha256, json_sha256
 from ..training.arguments import VARIANTS, CoBertTrainingArguments, DataOptions, ModelOptions
+from ..training.decisive import decisive_options
 from ..training.initial import source_name
-from ..training.train import DECISIVE, summarize, train
+from ..training.train import summarize, train
 from .arguments import PassageOptions, ReproductionOptions, SystemOptions, check_training
 from .rows import Row, TrainedRow, chosen_rows, effectiveness_rows, grouping, study_groupings, study_rows
 
@@ -141,9 +142,7 @@ class Reproduction:
         settings |= {name: getattr(self.selection, name) for name in names}
         settings["models"] = {name: self._sources[name] for name in parts}
         settings["layers"] = {part: getattr(systems, f"{part}_layers") for part in self._parts(row)}
-        args = self.training_args
-        settings["training"] = {name: getattr(value := getattr(args, name), "value", value) for name in DECISIVE}
-        settings["training"]["groups_a_step"] = self.groups_a_step
+        settings["training"] = decisive_options(self.training_args) | {"groups_a_step": self.groups_a_step}
         return settings
 
     @property
@@ -331,7 +330,7 @@ class Reproduction:
         names = ["model"] if folds is None else [f"fold-{number}" for number in range(1, len(folds) + 1)]
         with self.process.main_process_first():
             for name in names:
-                if not (exported / name).exists():  # it is whole or not there
+                if not is_exported(exported / name):
                     export_cross_encoder(trained if folds is None else trained / name, exported / name)
         model, systems = str(exported / ("model" if folds is None else "fold-{fold}")), self.systems
         options = BertQeOptions(

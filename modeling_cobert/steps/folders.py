@@ -293,7 +293,7 @@ def _compare(folder: Path, settings: dict) -> dict | None:
             )
         if before != now:
             raise ValueError(
-                f"{folder / SETTINGS}: begun with other settings: {_differences(before, now)}. "
+                f"{folder / SETTINGS}: begun with other settings: {differences(before, now)}. "
                 "Give another output folder, or remove this one to start over."
             )
         check_unchanged(folder, made)
@@ -386,7 +386,8 @@ def _read(folder: Path) -> tuple[dict, dict]:
     return settings, made
 
 
-def _differences(known: dict, wanted: dict) -> str:
+def differences(known: Mapping, wanted: Mapping) -> str:
+    """Which settings differ, and how, in words."""
     told = [
         f"{path} is {_short(known_value)}, now {_short(wanted_value)}"
         for path, known_value, wanted_value in _different(known, wanted)
@@ -394,7 +395,7 @@ def _differences(known: dict, wanted: dict) -> str:
     return ", ".join(told[:MOST]) + (f", and {len(told) - MOST} more" if len(told) > MOST else "")
 
 
-def _different(known: dict, wanted: dict, above: str = "") -> Iterator[tuple[str, object, object]]:
+def _different(known: Mapping, wanted: Mapping, above: str = "") -> Iterator[tuple[str, object, object]]:
     """The innermost keys that differ, as a path, with both values."""
     for key in dict.fromkeys([*known, *wanted]):
         one, other = known.get(key), wanted.get(key)

@@ -146,10 +146,11 @@ class ModelOptions:
             if given:
                 raise ValueError(f"--checkpoint is a whole model: {', '.join(given)} cannot change it; use --encoder")
         switches = VARIANTS.get(self.variant or "full", {})
-        for part in ("calibrator", "scorer"):
-            if getattr(self, part) is not None and not switches.get(f"use_{part}", True):
+        parts = ("calibrator", "scorer")
+        for part, name in [*((part, part) for part in parts), *((part, f"{part}_layers") for part in parts)]:
+            if getattr(self, name) is not None and not switches.get(f"use_{part}", True):
                 raise ValueError(
-                    f"--variant {self.variant} has no {part}: leave out --{part}, or choose another variant"
+                    f"--variant {self.variant} has no {part}: leave out --{name}, or choose another variant"
                 )
 
 

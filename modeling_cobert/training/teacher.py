@@ -12,6 +12,9 @@ from .initial import in_fold
 
 logger = logging.getLogger(__name__)
 
+# Far beyond any ranker's, and their squares are numbers still.
+MOST_SCORE = 1e9
+
 
 def teacher_path(options: TeacherOptions, fold: int | None = None) -> str:
     """The run's file, which is there."""
@@ -66,6 +69,12 @@ def read_teacher(
             f"--teacher {path}: it has none of the candidates of {len(foreign)} training queries{such_as(foreign)}: "
             "let the teacher score the documents of these rows, or take these queries out of its run"
         )
+    _check_range(path, scores, options.temperature)
+    if max(map(len, scores.values())) < 2:
+        raise ValueError(
+            f"--teacher {path}: it has one candidate of each training query{such_as(list(scores))}, and teaches how "
+            "candidates compare: let it score more of them"
+        )
     missing = sum(len(candidates[query_id]) - len(found) for query_id, found in scores.items())
     if absent or missing:
         logger.warning(
@@ -74,3 +83,14 @@ def read_teacher(
             *(path, len(absent), len(candidates), such_as(absent), missing),
         )
     return scores
+
+
+def _check_range(path: str, scores: Mapping[str, Mapping[str, float]], temperature: float) -> None:
+    for query_id, found in scores.items():
+        for doc_id, score in found.items():
+            if abs(score / temperature) > MOST_SCORE:
+                by = f" divided by --teacher_temperature {temperature:g}" if temperature != 1 else ""
+                raise ValueError(
+                    f"--teacher {path}: the score {score:g} of document {doc_id!r} for query {query_id!r}{by} is out "
+                    f"of range: none may be beyond {MOST_SCORE:g}, scale them down"
+                )

@@ -36,45 +36,34 @@ from ..steps.folders import (
 )
 from .arguments import CoBertTrainingArguments, DataOptions, ModelOptions, TeacherOptions
 from .card import write_card
-from .checks import check_resumable, check_space, state_named
+from .checks import (
+    check_comparisons,
+    check_named,
+    check_results,
+    check_resumable,
+    check_same_queries,
+    check_space,
+    check_top,
+    named_checkpoint,
+    state_named,
+)
+from .decisive import decisive_options
 from .frozen import ContentVectors, FrozenVectors, NoVectors
 from .gradient_cache import encoder_in_chunks
 from .initial import check_sources, in_fold, initial_model, source_name, text_files_sha256, variant_of
 from .interruption import ANEW, Interruption, best_checkpoint, last_complete_checkpoint, remove_older
 from .plan import plan_trainings
-from .teacher import read_teacher, teacher_settings
+from .teacher import read_teacher, teacher_path, teacher_settings
 from .trainer import GroupTrainer
 
 logger = logging.getLogger(__name__)
 
 RUN, VALIDATION_RUN, RESULTS = "test.trec", "validation.trec", "results.json"
 # What a finished training must have. Checkpoints may be removed then, and a card is there to be edited.
-KEPT = ("*.json", "*.safetensors", "*.trec")
+KEPT = ("*.json", "*.py", "*.safetensors", "*.trec")
 CURE = (
     "Test it on others; with --fold all, start every fold from its own model ('{fold}' in --encoder or --checkpoint "
     "stands for the fold's number)."
-)
-# What of TrainingArguments the weights depend on. A resumption may change the others, such as where to log.
-DECISIVE = (
-    "seed",
-    "data_seed",
-    "num_train_epochs",
-    "max_steps",
-    "learning_rate",
-    "lr_scheduler_type",
-    "warmup_steps",
-    "optim",
-    "adam_beta1",
-    "adam_beta2",
-    "adam_epsilon",
-    "weight_decay",
-    "max_grad_norm",
-    "metric_for_best_model",
-    "load_best_model_at_end",
-    "bf16",
-    "fp16",
-    "context_learning_rate",
-    "start_learning_rate",
 )
 
 
@@ -101,6 +90,8 @@ def train(
         )
         for number, split, folder in plan_trainings(rows, data_options, output)
     ]
+    if data_options.fold == "all":
+        check_top(output, len(jobs), [teacher_path(teacher, job.number) for job in jobs if teacher.teacher])
     for job in jobs:  # all doors before the first long way
         job.check()
     results = [job.run() for job in jobs]
@@ -175,7 +166,7 @@ class SplitTraining:
             "random_edges": self.data_options.random_edges,
             "freeze_encoder": self.args.freeze_encoder,
             "groups_a_step": batch * self.args.world_size,
-            "training": {name: _plain(getattr(self.args, name)) for name in DECISIVE},
+            "training": decisive_options(self.args),
             FILES: self._files_sha256(),
         }
 
@@ -209,14 +200,17 @@ class SplitTraining:
         if self.train_rows is not None:
             if self.args.freeze_encoder:
                 raise ValueError("--train_rows is for training the encoder: leave it out with --freeze_encoder")
-            self.train_rows.dataset(self.split.train)  # raises where a query has no row
+            check_same_queries(self.rows, self.train_rows, self.split.train)
         check_sources(self.model_options, self.number)
         self._check_vectors()
         _ = self.teacher  # raises where its run does not fit
         refuse_seen(self.settings["seen"], self.rows.name, self.split.test, str(self.folder), CURE)
+        named = named_checkpoint(self.args)
+        if named is not None:
+            check_named(named, self.settings)
         if self.main_process:
             check_writable(self.folder, "--output_dir")
-            check_folder(self.folder, self.settings)
+            self._done()
 
     def _check_judgments(self) -> None:
         self.rows.check_judgments(self.rows.qrels)
@@ -238,15 +232,22 @@ class SplitTraining:
         if folder is not None and (Path(folder, SETTINGS).exists() or Path(folder).resolve() == self.folder.resolve()):
             raise ValueError(f"--vectors_dir {folder}: is the folder of another step, or of this one: give a new one")
 
+    def _done(self) -> dict | None:
+        """The results that are there, if any."""
+        done = check_folder(self.folder, self.settings)
+        if done is not None:
+            check_results(self.folder / SETTINGS, done["counts"])
+        return None if done is None else done["counts"]
+
     @claims_end()
     def run(self) -> dict:
         """Trains and tests, goes on where it was interrupted, or returns the results that are there."""
         PartialState().wait_for_everyone()
-        done = check_folder(self.folder, self.settings)
+        done = self._done()
         PartialState().wait_for_everyone()  # nobody claims before all have looked
         if done is not None:
             logger.warning("%s: done before", self.folder)
-            return done["counts"]
+            return done
         set_seed(self.args.seed)
         model = initial_model(self.model_options, self.rows.settings, self.group_options, self.number)
         self._check_model(model)
@@ -280,6 +281,9 @@ class SplitTraining:
         options = self.group_options.of_model(model.config)
         if model.num_prototypes and not (options.num_prototypes and options.prototypes != "none"):
             raise ValueError("without prototypes no calibrator can be trained: leave out --prototypes none")
+        rows = (self.train_rows or self.rows).dataset(self.split.train)
+        longest = max(map(len, rows.select_columns(["doc_ids"])["doc_ids"]), default=0)
+        check_comparisons(model.config.loss, options.group_size, longest, self.teacher is not None)
         if self.args.vectors_dir is not None and not (self.args.freeze_encoder or model.config.content_size):
             raise ValueError(
                 "--vectors_dir is where --freeze_encoder and --content keep vectors: leave it out, or give one of them"
@@ -322,7 +326,7 @@ class SplitTraining:
             train_dataset=groups,
             eval_dataset=self._inputs(self.split.validation) if self.split.validation else None,
             feed_order=self.data_options.feed_order,
-            note={"seen": self.settings["seen"]},
+            note={"seen": self.settings["seen"], "settings": self.settings},
             card=lambda folder: self._write_card(model, folder),
             teacher=self.teacher_options,
         )
@@ -346,16 +350,17 @@ class SplitTraining:
         return vectors, content
 
     def _checkpoint(self) -> str | None:
-        given = self.args.resume_from_checkpoint
-        if isinstance(given, str) and given.lower() not in ("true", "false"):
-            return given
-        found = last_complete_checkpoint(self.folder) if self.main_process else None
-        if found is not None and self.main_process:  # a kill may have come before this was done
+        named = named_checkpoint(self.args)
+        found = last_complete_checkpoint(self.folder) if named is None and self.main_process else named
+        if found is not None and self.main_process:
             best = best_checkpoint(found)
             if self.args.load_best_model_at_end and best is not None and not Path(best).is_dir():
                 raise ValueError(f"{found}: the best one before it, {best}, is not there any more: {ANEW}")
-            remove_older(found, self.args.save_total_limit, best)
+            if named is None:  # a kill may have come before this was done
+                remove_older(found, self.args.save_total_limit, best)
         PartialState().wait_for_everyone()  # what was half written is gone now
+        if named is not None:
+            return named
         found = found if self.main_process else last_complete_checkpoint(self.folder)
         if found is not None and not Path(found, SCHEDULER_NAME).exists():
             logger.warning("%s has no optimizer (--save_only_model): the training starts over", found)
@@ -452,7 +457,3 @@ def _best(trainer: GroupTrainer) -> dict:
         if entry.get("step") == step and values:
             return {"step": step, "epoch": entry["epoch"], "validation": values}
     return {"step": step, "epoch": state.epoch}
-
-
-def _plain(value):
-    return getattr(value, "value", value)

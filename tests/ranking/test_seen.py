@@ -22,13 +22,21 @@ def test_what_a_note_says(tmp_path):
     (tmp_path / "complete.json").write_text('{"seen": {"words": ["q4"]}}')
     assert seen_queries(tmp_path) == {"words": ["q4"]}
     # The final model's note comes first, but only where it says anything.
-    for foreign in ("{}", "[]", '{"seen": ["q1"]}'):
+    for foreign in ("{}", "[]", '{"other": ["q1"]}'):
         (tmp_path / "settings.json").write_text(foreign)
         assert seen_queries(str(tmp_path)) == {"words": ["q4"]}
     (tmp_path / "settings.json").write_text('{"seen": {"words": ["q1", "q2"], "other": ["q5"]}}')
     assert seen_queries(tmp_path) == {"words": ["q1", "q2"], "other": ["q5"]}
     (tmp_path / "settings.json").write_text("{")
     with pytest.raises(ValueError, match="settings.json: not JSON"):
+        seen_queries(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["settings.json", "complete.json"])
+@pytest.mark.parametrize("seen", [None, 5, "q0", ["q1"], {"tiny": None}, {"tiny": 5}, {"tiny": "q0"}, {"tiny": [1]}])
+def test_a_damaged_note_is_no_permission(tmp_path, name, seen):
+    (tmp_path / name).write_text(json.dumps({"seen": seen}))
+    with pytest.raises(ValueError, match=f"{name}: damaged, 'seen' must be the query ids of each collection"):
         seen_queries(tmp_path)
 
 

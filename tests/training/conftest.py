@@ -13,6 +13,7 @@ import tiny  # noqa: E402
 from tiny_rows import GROUPS, make_rows  # noqa: E402
 
 from modeling_cobert.training.arguments import (  # noqa: E402
+    VARIANTS,
     CoBertTrainingArguments,
     DataOptions,
     ModelOptions,
@@ -42,7 +43,10 @@ def arguments(rows, encoder, tmp_path):
     """A function of what differs from a small training of every part, on the CPU, into `tmp_path / "out"`."""
 
     def make(model=None, data=None, groups=None, **training):
-        chosen = {"encoder": str(encoder), "calibrator_layers": 1, "scorer_layers": 2, "max_length": 32}
+        variant = VARIANTS[(model or {}).get("variant") or "full"]
+        layers = {"calibrator": 1, "scorer": 2}
+        layers = {f"{part}_layers": n for part, n in layers.items() if variant.get(f"use_{part}", True)}
+        chosen = {"encoder": str(encoder), **layers, "max_length": 32}
         options = {
             "output_dir": str(tmp_path / "out"),
             "use_cpu": True,
