@@ -1,13 +1,15 @@
 """Re-ranks a query set with a Co-BERT, and measures the result beside the first stage.
 
-Rows, as training uses them (the passages in them are taken as they are):
+Rows, as training uses them (the passages in them are taken as they are); here with what `make demo` leaves:
 
-    cobert eval --model outputs/demo/fold-1 --rows prepared/demo/rows --fold 1 --output results/fold_1
+    cobert eval --model outputs/demo/start-promising/seed-42/fold-1 --rows outputs/demo/prepared/rows --fold 1 \\
+        --output results/fold_1
 
-A collection and a run (the model's own selector chooses passages and prototypes, as `model.rerank` does):
+Another collection and a run (the model's own selector chooses passages and prototypes, as `model.rerank` does):
 
-    cobert retrieve --collection demo --output runs/demo.trec
-    cobert eval --model outputs/demo/fold-1 --collection demo --run runs/demo.trec --output results/demo
+    cobert retrieve --collection data/cranfield --output runs/cranfield.trec
+    cobert eval --model outputs/demo/start-promising/seed-42/fold-1 --collection data/cranfield \\
+        --run runs/cranfield.trec --output results/cranfield
 
 On several processes: `torchrun --nproc_per_node 2 -- eval_cobert.py ...` (without the `--`, torchrun takes `--run` for
 an option of its own) or `accelerate launch`. With equal `--threads` the run is the same to the byte on one process and
@@ -34,8 +36,9 @@ from .options import OutputOptions, check_tag
 
 FILES = ("run.trec", "measures.json", "per_query.json", "per_query.tsv")
 CURE = (
-    "Evaluate on others (--split, --fold, --query_ids), or say --allow_seen if you know what such a result is worth, "
-    "or if these are queries of another collection."
+    "Evaluate on others (--split, --fold, --query_ids; where the collection has no folds of its own, the rows that it "
+    "was trained on have them: --rows ROWS --fold N), or say --allow_seen if you know what such a result is worth, or "
+    "if these are queries of another collection."
 )
 
 

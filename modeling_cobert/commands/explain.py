@@ -1,6 +1,7 @@
 """Explains the ranking of single queries: prototypes' weights, what calibration and group did, who attended to whom.
 
-    cobert explain --model outputs/demo/fold-1 --rows prepared/demo/rows --query_ids 1 2 --output why
+    cobert explain --model outputs/demo/start-promising/seed-42/fold-1 --rows outputs/demo/prepared/rows \\
+        --query_ids 1 2 --output why
 
 With a collection and a run, as for `cobert eval`: `--collection demo --run runs/demo.trec --query_ids 7 --output why`.
 The output folder has `explanation.json` and, to open in a browser, `explanation.html`.

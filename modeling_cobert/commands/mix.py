@@ -1,8 +1,10 @@
 """A mixture of first stage, selector and any runs, its weights tuned on the validation queries of each fold.
 
-    cobert mix --rows prepared/demo/rows --sources first-stage selector --output outputs/mixture
-    cobert mix --rows prepared/demo/rows --sources first-stage outputs/demo --output outputs/mixture-with-cobert
-    cobert mix --rows prepared/demo/rows --sources first-stage runs/other.trec --weights 1 2 --output outputs/fixed
+    cobert mix --rows outputs/demo/prepared/rows --sources first-stage selector --output outputs/mixture
+    cobert mix --rows outputs/demo/prepared/rows --sources first-stage outputs/demo/start-promising/seed-42 \\
+        --output outputs/mixture-with-cobert
+    cobert mix --rows outputs/demo/prepared/rows --sources first-stage runs/other.trec --weights 1 2 \\
+        --output outputs/fixed
 
 Scores are standardised over each query's candidates and added up. Give a training's folder (above its `fold-1`,
 `fold-2` ..) rather than its merged run: for each fold the model of that fold scores the validation queries too.

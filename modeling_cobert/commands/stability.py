@@ -1,6 +1,7 @@
 """Measures how much a Co-BERT's ranking depends on the candidates' order, on the groups' edges and on their number.
 
-    cobert stability --model outputs/demo/fold-1 --rows prepared/demo/rows --fold 1 --output stability/fold_1
+    cobert stability --model outputs/demo/start-promising/seed-42/fold-1 --rows outputs/demo/prepared/rows --fold 1 \\
+        --output stability/fold_1
 
 Every query is encoded once and scored again under each change; a table is printed, all values are in
 `stability.json`. Killed, the same command goes on; `torchrun --nproc_per_node 2 -- data_scripts/stability.py ...`

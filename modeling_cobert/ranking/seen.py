@@ -7,6 +7,7 @@ from pathlib import Path
 
 from transformers.utils import cached_file
 
+from ..checkpoint_cobert import check_config
 from ..steps.folders import SETTINGS
 
 # The last file of a training's checkpoint: one without it is what a killed process left behind.
@@ -23,6 +24,8 @@ def seen_queries(model: str | os.PathLike | None) -> dict[str, list[str]]:
     """
     if model is None:
         return {}
+    if not os.path.isdir(model):
+        check_config(model)  # raises where there is no such checkpoint
     for name in (SETTINGS, COMPLETE):
         path, content = _read_note(os.fspath(model), name)
         if isinstance(content, dict) and "seen" in content:

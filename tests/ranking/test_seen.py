@@ -32,6 +32,11 @@ def test_what_a_note_says(tmp_path):
         seen_queries(tmp_path)
 
 
+def test_a_model_that_is_not_there_is_told_as_everywhere():
+    with pytest.raises(OSError, match="outputs/no/such: there is no such folder here, nor could it be had"):
+        seen_queries("outputs/no/such")
+
+
 @pytest.mark.parametrize("name", ["settings.json", "complete.json"])
 @pytest.mark.parametrize("seen", [None, 5, "q0", ["q1"], {"tiny": None}, {"tiny": 5}, {"tiny": "q0"}, {"tiny": [1]}])
 def test_a_damaged_note_is_no_permission(tmp_path, name, seen):
