@@ -215,8 +215,8 @@ def whole_folder(output: str | os.PathLike, option: str = "--output") -> Iterato
     Example:
 
     ```python
-    >>> with whole_folder("models/cobert") as beside:
-    ...     model.save_pretrained(beside)
+    >>> with whole_folder("models/notes") as beside:
+    ...     _ = (beside / "notes.txt").write_text("whole, or not there")
     ```
     """
     output = Path(os.path.realpath(output))
