@@ -1,8 +1,10 @@
 """Rows, unpacked: a copy of their parquet files that is read in place, checked whenever it is opened."""
 
+import hashlib
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import IO
 
 import datasets
 import pyarrow as pa
@@ -32,12 +34,34 @@ def open_unpacked(folder: Path, files_sha256: Mapping[str, str], schema: pa.Sche
     if not _is_as_written(path, written):
         if path.exists():
             logger.warning("%s: damaged, and made anew", path)
-        with atomic_open(path, "wb") as file, pa.ipc.new_stream(file, schema) as stream:
-            for group in _row_groups(folder, files_sha256):
-                stream.write_table(group)
-        with atomic_open(written) as file:
-            file.write(file_sha256(path))
+        with atomic_open(path, "wb") as file:
+            hashed = _Hashed(file)
+            with pa.PythonFile(hashed, mode="w") as sink, pa.ipc.new_stream(sink, schema) as stream:
+                for group in _row_groups(folder, files_sha256):
+                    stream.write_table(group)
+            # Before the copy has its name: no other process finds it without.
+            with atomic_open(written) as beside:
+                beside.write(hashed.digest.hexdigest())
     return datasets.Dataset.from_file(str(path))
+
+
+class _Hashed:
+    """A file for Arrow to write to, with the fingerprint of what was written."""
+
+    closed = False
+
+    def __init__(self, file: IO):
+        self.file, self.digest = file, hashlib.sha256()
+
+    def write(self, data) -> int:
+        self.digest.update(data)
+        return self.file.write(data)
+
+    def flush(self) -> None:
+        self.file.flush()
+
+    def close(self) -> None:
+        """Whoever has opened the file closes it."""
 
 
 def _is_as_written(path: Path, written: Path) -> bool:
