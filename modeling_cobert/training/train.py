@@ -90,7 +90,7 @@ def train(
         )
         for number, split, folder in plan_trainings(rows, data_options, output)
     ]
-    if data_options.fold == "all":
+    if data_options.fold == "all" and training_args.process_index == 0:
         check_top(output, len(jobs), [teacher_path(teacher, job.number) for job in jobs if teacher.teacher])
     for job in jobs:  # all doors before the first long way
         job.check()
