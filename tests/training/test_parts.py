@@ -142,7 +142,7 @@ def test_a_passage_of_many_lists_is_embedded_once(bi_encoder, tmp_path, monkeypa
     embedded: list[str] = []
     embed = chooser.embed_texts
     with monkeypatch.context() as counting:
-        counting.setattr(chooser, "embed_texts", lambda texts, n: embedded.extend(texts) or embed(texts, n))
+        counting.setattr(chooser, "embed_texts", lambda texts, *more: embedded.extend(texts) or embed(texts, *more))
         ContentVectors(chooser, rows, tmp_path).encode()
     assert sorted(embedded) == sorted(texts[:9] + [texts[14]])
     for kept in (1024, 1):
