@@ -18,6 +18,7 @@ from ..collections.options import SplitOptions
 from ..collections.splits import plan_splits
 from ..collections.trec import read_run, write_run
 from ..evaluation.measures import DEFAULT_MEASURES, evaluate_run, parse_measures
+from ..ranking.seen import refuse_seen, seen_queries
 from ..ranking.ties import strict_scores
 from ..steps.files import write_json
 from ..steps.folders import check_begun, claim_folder, claims_end, write_settings
@@ -128,6 +129,7 @@ def run_bert_qe(
     qrels = collection.qrels()
     check_judgments(collection)
     folds = list(enumerate(_plan(collection, options, tuning, splits), start=1))
+    _refuse_seen(collection, options, folds)
     if options.by_fold:
         parts = [(output / f"fold-{number}", [(number, fold)]) for number, fold in folds]
         jobs = [(folder, options.in_fold(n), _queries(run, n, fold)) for folder, [(n, fold)] in parts]
@@ -158,6 +160,15 @@ def _check_output(output: Path) -> None:
     check_begun(output, ("scores", "result", *scored), "--output")
     for name in ("scores", *scored):
         check_begun(output / name, ("phase1", "expansion"), "--output")
+
+
+def _refuse_seen(collection: Collection, options: BertQeOptions, folds: Sequence[tuple[int, Fold]]) -> None:
+    """No model may be tested on queries that it was trained on."""
+    cure = "Name the models of each fold, '{fold}' stands for its number"
+    for number, fold in folds:
+        chosen = options.in_fold(number)
+        for name in dict.fromkeys((chosen.phase1, chosen.phase2, chosen.phase3)):
+            refuse_seen(seen_queries(name), collection.name, fold.test, name, cure)
 
 
 def _plan(

@@ -9,9 +9,9 @@ from .trec import numbered_lines
 _EDGE = re.compile(r"(</?top>)")
 _ONLY_TAGS = re.compile(r"(?:\s*</?\w+>)*\s*")
 _MARKUP = "a|b|big|br|code|em|font|i|p|small|span|strong|sub|sup|tt|u"
-_FIELD = re.compile(r"<(num|desc|narr|head|dom|smry|con|fac|nat|def|query|querytime|querytweettime)>")
+_FIELD = re.compile(r"<(num|desc|narr|head|dom|smry|con|fac|nat|def|query|querytime|querytweettime)(\s[^<>]*)?>")
 # What ends a title that is not closed: a field or, at the beginning of a line, any tag that is no markup.
-_NEXT = re.compile(rf"^[ \t]*</?(?!(?:{_MARKUP})>)\w+>|{_FIELD.pattern}", re.MULTILINE)
+_NEXT = re.compile(rf"^[ \t]*</?(?!(?:{_MARKUP})[\s>])[A-Za-z][\w-]*(\s[^<>]*)?>|{_FIELD.pattern}", re.MULTILINE)
 _AFTER_TITLE = re.compile(rf"</title>\s*(?:[^<\s]|</?(?:{_MARKUP})>)")
 _NUMBER = re.compile(r"[^<]*")
 
@@ -40,9 +40,10 @@ def read_topics(path: str | os.PathLike) -> Iterator[tuple[int, str, str]]:
 
 def _read_topic(text: str, where: str) -> tuple[str, str]:
     for name in ("num", "title"):
-        count = text.count(f"<{name}>")
-        if not count:
+        if f"<{name}>" not in text:
             raise ValueError(f"{where}: a topic needs <top>, <num> and <title>")
+        # Another one in the midst of words is a word.
+        count = len(re.findall(rf"(?:^|>)\s*<{name}>", text, re.MULTILINE))
         if count > 1:
             raise ValueError(f"{where}: the topic that ends here has {count} <{name}>: is a </top> missing before?")
     found = _NUMBER.match(text, text.index("<num>") + len("<num>"))

@@ -30,6 +30,7 @@ from ..evaluation.tables import to_terminal
 from ..ranking.options import InputOptions, RankerOptions
 from ..ranking.ranker import rerank_queries
 from ..ranking.seen import refuse_seen, seen_queries
+from ..selection_cobert import BUILT_IN
 from ..steps.folders import SETTINGS
 from ..steps.processes import process_state
 from .options import OutputOptions, check_tag
@@ -50,9 +51,12 @@ class SeenOptions:
         default=False, metadata={"help": "Go on even with queries that the model was trained on or selected by."}
     )
 
-    def check(self, model: str, collection: str, query_ids) -> None:
-        if not self.allow_seen:
-            refuse_seen(seen_queries(model), collection, query_ids, model, CURE)
+    def check(self, ranker: RankerOptions, collection: str, query_ids) -> None:
+        """Of the model, and of a selector that is given beside it."""
+        selector = None if ranker.selector in BUILT_IN else ranker.selector
+        for name in dict.fromkeys((ranker.model, selector)):
+            if not self.allow_seen:
+                refuse_seen(seen_queries(name), collection, query_ids, str(name), CURE)
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,7 @@ def main(
     state = process_state(ranker_options.use_cpu)
     inputs = input_options.open_inputs(groups, progress=state.is_main_process)
     check_output(output, judged=inputs.qrels is not None)
-    seen.check(ranker_options.model, inputs.name, inputs.queries)
+    seen.check(ranker_options, inputs.name, inputs.queries)
     ranker = ranker_options.load(input_options, state.device)
     run = rerank_queries(ranker, inputs, output, state)
     results = None

@@ -37,7 +37,7 @@ def main(
         raise ValueError(f"{path}: this command has not made it, and would replace it: give another --output")
     state = process_state(ranker_options.use_cpu)
     inputs = input_options.open_inputs(groups, progress=state.is_main_process)
-    seen.check(ranker_options.model, inputs.name, inputs.queries)
+    seen.check(ranker_options, inputs.name, inputs.queries)
     report = stability(ranker_options.load(input_options, state.device), inputs, options.output, changes, state)
     if state.is_main_process:
         write_json(path, {"model": ranker_options.model, **report})

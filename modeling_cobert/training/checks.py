@@ -19,7 +19,7 @@ from ..collections.judgments import such_as
 from ..data.rows import RowsFolder
 from ..evaluation.measures import DEFAULT_MEASURES
 from ..ranking.seen import COMPLETE
-from ..steps.folders import FILES, SETTINGS, check_begun, check_outputs, differences, read_settings
+from ..steps.folders import FILES, SETTINGS, check_outputs, differences, read_settings
 from .arguments import CoBertTrainingArguments, ModelOptions
 from .initial import in_fold
 from .interruption import ANEW, fault_of_checkpoint
@@ -59,8 +59,15 @@ def check_space(folder: str | os.PathLike, model: nn.Module, args, steps: int, m
 
 
 def check_top(output: Path, folds: int, teachers: Iterable[str]) -> None:
-    """Of `--fold all` the folder, where merged run and results go, must hold nothing else; `teachers` are read."""
-    check_begun(output, [*(f"fold-{number}" for number in range(1, folds + 1)), "_vectors"], "--output_dir")
+    """Of `--fold all` the folder: no others' run and results are where the merged ones go; `teachers` are read."""
+    if output.exists() and not output.is_dir():
+        raise ValueError(f"--output_dir {output}: is a file: give a folder")
+    there = [name for name in ("run.trec", "results.json") if (output / name).exists()]
+    if there and not any((output / f"fold-{number}" / SETTINGS).exists() for number in range(1, folds + 1)):
+        raise ValueError(
+            f"--output_dir {output}: not empty and not of this command (there is {there[0]!r}, which would be "
+            "replaced): give another folder"
+        )
     if (output / SETTINGS).exists():
         raise ValueError(f"--output_dir {output}: is the folder of another step: give another one")
     check_outputs({"--output_dir": str(output / "run.trec")}, teachers)

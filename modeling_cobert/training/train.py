@@ -13,6 +13,7 @@ from pathlib import Path
 from accelerate import PartialState
 from transformers import set_seed
 from transformers.trainer import SCHEDULER_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..collections.folds import Fold
 from ..collections.trec import read_run, write_run
@@ -22,7 +23,7 @@ from ..data.rows import RowsFolder, load_rows
 from ..evaluation.measures import DEFAULT_MEASURES, measure_run
 from ..passages_cobert import PairTokenizer
 from ..ranking.inputs import RowsInputs, check_texts
-from ..ranking.seen import add_seen, refuse_seen, seen_queries
+from ..ranking.seen import COMPLETE, add_seen, refuse_seen, seen_queries
 from ..reranking_cobert import content_selector
 from ..steps.files import full_disk_named, write_json
 from ..steps.folders import (
@@ -147,7 +148,6 @@ class SplitTraining:
         options = asdict(self.model_options)
         for name in ("encoder", "calibrator", "scorer", "checkpoint"):
             options[name] = source_name(in_fold(options[name], self.number))
-        start = in_fold(self.model_options.checkpoint or self.model_options.encoder, self.number)
         other: dict = {} if self.train_rows is None else {"train_rows": self.train_rows.fingerprint}
         if self.teacher_options.teacher is not None:
             other["teacher"] = teacher_settings(self.teacher_options, self.number)
@@ -159,7 +159,7 @@ class SplitTraining:
             **other,
             "fold": self.number,
             **asdict(self.split),
-            "seen": add_seen(seen_queries(start), self.rows.name, self.split.train + self.split.validation),
+            "seen": add_seen(self._seen_before(), self.rows.name, self.split.train + self.split.validation),
             "model": options,
             "groups": asdict(self.group_options),
             "feed_order": self.data_options.feed_order,
@@ -205,12 +205,28 @@ class SplitTraining:
         self._check_vectors()
         _ = self.teacher  # raises where its run does not fit
         refuse_seen(self.settings["seen"], self.rows.name, self.split.test, str(self.folder), CURE)
-        named = named_checkpoint(self.args)
+        named = self._named_checkpoint()
         if named is not None:
             check_named(named, self.settings)
         if self.main_process:
             check_writable(self.folder, "--output_dir")
             self._done()
+
+    def _seen_before(self) -> dict[str, list[str]]:
+        """What the checkpoints that the model starts from have seen."""
+        options, seen = self.model_options, dict[str, list[str]]()
+        for source in (options.checkpoint or options.encoder, options.calibrator, options.scorer):
+            for collection, query_ids in seen_queries(in_fold(source, self.number)).items():
+                seen = add_seen(seen, collection, query_ids)
+        return seen
+
+    def _named_checkpoint(self) -> str | None:
+        """What `--resume_from_checkpoint` names; not one of this training that was gone on from, and then removed."""
+        named = named_checkpoint(self.args)
+        if named is None or Path(named).is_dir() or Path(named).absolute().parent != self.folder.absolute():
+            return named
+        later = any(self.folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*/{COMPLETE}"))
+        return None if later or check_folder(self.folder, self.settings) is not None else named
 
     def _check_judgments(self) -> None:
         self.rows.check_judgments(self.rows.qrels)
@@ -350,7 +366,7 @@ class SplitTraining:
         return vectors, content
 
     def _checkpoint(self) -> str | None:
-        named = named_checkpoint(self.args)
+        named = self._named_checkpoint()
         found = last_complete_checkpoint(self.folder) if named is None and self.main_process else named
         if found is not None and self.main_process:
             best = best_checkpoint(found)

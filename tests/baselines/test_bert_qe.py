@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -299,6 +300,17 @@ def test_resumes_query_by_query(small, encoders, tmp_path):
     score_expansions(small.open(), small.run_file, tmp_path, options(encoders), progress=False)
     assert {path: path.read_bytes() for path in (folder / "shards").iterdir()} == whole
     assert {path: path.stat().st_mtime_ns for path in shards[:3]} == times
+
+
+def test_no_model_is_tested_on_what_it_has_seen(small, encoders, tmp_path):
+    collection, seen = small.open(), sorted(small.folds[0].test)[0]
+    known = shutil.copytree(encoders[0], tmp_path / "known")
+    (known / "settings.json").write_text(json.dumps({"seen": {collection.name: [seen]}}))
+    for phase in range(3):
+        chosen = [str(known) if place == phase else name for place, name in enumerate(encoders)]
+        with pytest.raises(ValueError, match=rf"known: the model has seen 1 of the queries .* \({seen}\). Name the"):
+            run_bert_qe(collection, small.run_file, tmp_path / "out", options(chosen), progress=False)
+    assert not (tmp_path / "out").exists()
 
 
 def test_every_fold_has_its_own_models(small, encoders, tmp_path):

@@ -11,7 +11,9 @@ import tiny_collection
 from hub_server import LoopbackHub
 
 from modeling_cobert.collections.trec import read_run
+from modeling_cobert.commands.eval import SeenOptions
 from modeling_cobert.data.rows import load_rows
+from modeling_cobert.ranking.options import RankerOptions
 from modeling_cobert.ranking.seen import add_seen, refuse_seen, seen_queries
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,6 +32,16 @@ def test_what_a_note_says(tmp_path):
     (tmp_path / "settings.json").write_text("{")
     with pytest.raises(ValueError, match="settings.json: not JSON"):
         seen_queries(tmp_path)
+
+
+def test_a_selector_that_has_seen_the_queries_is_as_a_model_that_has(tmp_path):
+    (tmp_path / "settings.json").write_text('{"seen": {"words": ["q1"]}}')
+    model = str(tiny.checkpoint(tmp_path / "model"))
+    with pytest.raises(ValueError, match=rf"{tmp_path}: the model has seen 1 of the queries .* \(q1\)"):
+        SeenOptions().check(RankerOptions(model, selector=str(tmp_path)), "words", ["q1", "q2"])
+    for selector in (None, "lexical", str(tmp_path)):
+        SeenOptions().check(RankerOptions(model, selector=selector), "words", ["q2"])
+    SeenOptions(allow_seen=True).check(RankerOptions(model, selector=str(tmp_path)), "words", ["q1"])
 
 
 def test_a_model_that_is_not_there_is_told_as_everywhere():

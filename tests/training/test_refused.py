@@ -12,7 +12,9 @@ from tiny_rows import make_rows
 
 from modeling_cobert.collections.trec import write_run
 from modeling_cobert.commands import train as train_command
+from modeling_cobert.data.rows import load_rows
 from modeling_cobert.training.arguments import ModelOptions, TeacherOptions
+from modeling_cobert.training.checks import check_top
 from modeling_cobert.training.train import SplitTraining
 from modeling_cobert.training.trainer import GroupTrainer
 
@@ -60,7 +62,7 @@ def test_train_rows_are_of_the_same_queries(arguments, rows, tmp_path, untrained
 # --- folders
 
 
-@pytest.mark.parametrize("there", ["run.trec", "results.json", "notes.txt"])
+@pytest.mark.parametrize("there", ["run.trec", "results.json"])
 def test_all_folds_replace_no_foreign_file(arguments, folded, tmp_path, untrained, there):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / there).write_text("mine")
@@ -68,6 +70,11 @@ def test_all_folds_replace_no_foreign_file(arguments, folded, tmp_path, untraine
     with pytest.raises(ValueError, match=f"--output_dir .*out: not empty and not of this command .*{there}"):
         train_command.main(*arguments(data={"rows": str(folded), "fold": "all"}))
     assert contents(tmp_path) == before
+
+
+def test_a_log_in_the_folder_of_all_folds_is_no_reason(tmp_path):
+    (tmp_path / "train.log").write_text("as the shell has opened it")
+    check_top(tmp_path, 3, [])
 
 
 def test_all_folds_replace_no_teacher_and_no_other_step(arguments, folded, tmp_path, monkeypatch):
@@ -162,6 +169,28 @@ def test_only_a_checkpoint_of_this_very_training_is_gone_on_from(begun, tmp_path
         assert not (tmp_path / "out").exists()
     train_command.main(*make("2", "out", **named))
     assert (tmp_path / "out" / "fold-2" / "test.trec").exists()
+
+
+def test_a_command_with_a_checkpoint_can_be_typed_again(begun, tmp_path, monkeypatch):
+    """Also when the training has gone on, and removed the checkpoint as it removes older ones."""
+    checkpoint, make = begun
+    again = make("2", "begun", resume_from_checkpoint=str(checkpoint))
+    train_command.main(*again)
+    shutil.rmtree(checkpoint)
+    monkeypatch.setattr(GroupTrainer, "train", lambda *a, **k: pytest.fail("trained"))
+    train_command.main(*again)
+    with pytest.raises(ValueError, match="no such folder"):
+        train_command.main(*make("2", "other", resume_from_checkpoint=str(checkpoint)))
+
+
+@pytest.mark.parametrize("part", ["calibrator", "scorer"])
+def test_what_the_parts_have_seen_is_seen(arguments, folded, tmp_path, untrained, part):
+    source = tiny.bert_checkpoint(tmp_path / "part", layers=1)
+    (source / "settings.json").write_text(json.dumps({"seen": {"tiny": ["q0"]}}))
+    tested = next(i for i, fold in enumerate(load_rows(folded).folds, start=1) if "q0" in fold.test)
+    with pytest.raises(ValueError, match=r"the model has seen 1 of the queries .* \(q0\)"):
+        train_command.main(*arguments(data={"rows": str(folded), "fold": str(tested)}, model={part: str(source)}))
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_is_no_checkpoint_of_a_training_is_named(begun, tmp_path, untrained):
