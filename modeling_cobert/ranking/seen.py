@@ -24,8 +24,8 @@ def seen_queries(model: str | os.PathLike | None) -> dict[str, list[str]]:
     """
     if model is None:
         return {}
-    if not os.path.isdir(model):
-        check_config(model)  # raises where there is no such checkpoint
+    if not os.path.isdir(model) and len(Path(model).parts) > 2:  # no name that the Hub could know
+        check_config(model)  # raises, as wherever there is no such checkpoint
     for name in (SETTINGS, COMPLETE):
         path, content = _read_note(os.fspath(model), name)
         if isinstance(content, dict) and "seen" in content:
