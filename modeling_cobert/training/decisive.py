@@ -13,7 +13,7 @@ ALWAYS = (
     *("context_learning_rate", "start_learning_rate"),
 )
 # These, and any that a later transformers adds, where they are not at their defaults: a folder of an earlier version,
-# which says nothing of them, goes on.
+# which says nothing of them, goes on where they are.
 DECISIVE = (
     *("lr_scheduler_kwargs", "optim_args", "optim_target_modules", "label_smoothing_factor", "neftune_noise_alpha"),
     *("bf16_full_eval", "fp16_full_eval", "tf32", "full_determinism", "use_cache"),
